@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +23,7 @@ from kbatch.models import maker as models_maker
 from kbatch.models.compilation import lacking
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker, compilable
+from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED
 from kbatch.records.at_most_once import Job
 from kbatch.records.project import Project
@@ -28,6 +31,7 @@ from kbatch.runtime import device, keras_private, users_code
 from kbatch.search import tuner_border
 from kbatch.search.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 from kbatch.space import Space
+from kbatch.standin.own_fit import OwnFit
 from kbatch.training import tensorboard
 from kbatch.training import trial as training_trial
 from kbatch.training.goal import horizon_of, judged_by
@@ -76,8 +80,10 @@ class HyperModel(keras_tuner.HyperModel):
 
     Args:
         build: Function `build(hp)` or `build()` that returns a `keras.Model`, or a
-            `keras_tuner.HyperModel` that does not override `fit`, or a `kbatch.ModelSpec`. A
-            compiled model keeps its loss and metrics, and its optimizer is the baseline's.
+            `keras_tuner.HyperModel`, or a `kbatch.ModelSpec`. A compiled model keeps its loss and
+            metrics, and its optimizer is the baseline's. A `fit` of the hypermodel's own is run up
+            to its call of `model.fit`: data and callbacks are what it passes there, and the
+            hyperparameter that it passes as batch size is the axis of batch sizes.
         space: `Space` of recipes. Defaults to `Space()`.
         metric: String, the scored metric, as Keras logs it. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`; inferred for metrics and losses of Keras' own, else required.
@@ -143,6 +149,10 @@ class HyperModel(keras_tuner.HyperModel):
         check_space(space)
         space = _micro_batch.of_table(space, max_batch)
         check_smoothed_metric(metric, space.label_smoothing)
+        self._own_fit = OwnFit.of(build)
+        if self._own_fit is not None:
+            arguments.setdefault("declare", self._own_fit.declare)
+            build = self._own_fit.build
         spec = ModelSpec.of(build, **arguments)
         space = tuner_border.with_batch_of(space, spec.values)
         self.terms = Terms(
@@ -155,6 +165,8 @@ class HyperModel(keras_tuner.HyperModel):
         )
         self.watcher: Watcher | None = None
         self._trial: Trial | None = None
+        # by trial: how often it was trained before, of `executions_per_trial`
+        self._executions: dict[int, Iterator[int]] = defaultdict(itertools.count)
         self.running: Search | None = None
         self.prepared = PreparedSearch(self.terms)
         self.remembered: Remembered | None = None
@@ -176,6 +188,7 @@ class HyperModel(keras_tuner.HyperModel):
             tuner_border.check_one_process()
             self._settle_xla()
             self._take_up(hp)
+            self._settle_batch()
             self.space.declare(hp)
             maker = self.terms.model_maker
             maker.declare(maker.guarded(hp))
@@ -192,6 +205,36 @@ class HyperModel(keras_tuner.HyperModel):
         space = compilable(self.space, self.terms.model_maker)
         if space != self.space:
             self._replace(space=space)
+
+    def _settle_batch(self) -> None:
+        """Take the batch sizes that a `fit` of the user's own draws, if it tells without data."""
+        if self._own_fit is None or not self.space.default_sizes:
+            return
+        try:
+            batch = self._own_fit.batch(self.terms.model_maker.values)
+        except Exception:  # it looks at the data, or is told all when the search begins
+            return
+        space = dataclasses.replace(
+            self.space,
+            baseline=dataclasses.replace(self.space.baseline, batch_size=batch.today),
+            batch_size=tuple(sorted(batch.sizes)) if batch.name else None,
+        )
+        if batch.others:
+            users_code.warn(
+                f"The hyperparameters {', '.join(batch.others)} of fit() stay as they are today: "
+                "kbatch searches those of build(), and its own axes."
+            )
+        self._replace(space=space)
+
+    def _of_own_fit(self, own_fit: OwnFit, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of the search, and take today's batch size, which data may tell."""
+        values = self.terms.model_maker.values
+        today = own_fit.today(values, args, kwargs)
+        baseline = self.space.baseline
+        if baseline.batch_size == Recipe().batch_size != today:
+            baseline = dataclasses.replace(baseline, batch_size=today)
+            self._replace(space=dataclasses.replace(self.space, baseline=baseline))
+        return own_fit.arguments(values, args, kwargs)
 
     def train_in(self, executor: Executor) -> None:
         """Let an executor's workers make the trainings from now on."""
@@ -256,9 +299,11 @@ class HyperModel(keras_tuner.HyperModel):
                 number = tuner_border.number(of_trial.trial)
                 if self.running is not None:  # `searching` kept TensorBoard from KerasTuner
                     own = user_callbacks.with_boards(own, search.arguments.callbacks, str(number))
-                job = self._job(search, hp, trial, number)
-                maker = self.terms.model_maker
-                if maker.start.is_one(model):  # the baseline has compiled it meanwhile
+                first = self._job(search, hp, trial, number)
+                job = training_trial.execution_of(first, next(self._executions[number]))
+                maker = dataclasses.replace(self.terms.model_maker, seed=job.seed)
+                # a shared model was compiled for the baseline meanwhile
+                if job != first or maker.start.is_one(model):
                     trial.make(maker, job.recipe, hp)
                 announce = tuner_border.Announcement()
                 written = [announce.before, of_trial, saving, announce.after]
@@ -302,6 +347,8 @@ class HyperModel(keras_tuner.HyperModel):
         with project.hold():
             with tuner_border.scope(tuner):
                 given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
+                if self._own_fit is not None:
+                    given = self._of_own_fit(self._own_fit, args, kwargs)
                 search = self._open(tuner, (), completed_arguments(self.remembered, project, given))
                 self.remembered = Remembered.of(project, search.arguments)
                 if FACT not in project.facts():
@@ -318,6 +365,7 @@ class HyperModel(keras_tuner.HyperModel):
                 tuner_border.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if not project.store.records():
                     self._tell_of_values(search, tuner.oracle.get_space().space)
+            self._executions.clear()
             self.running = tensorboard.shown_search(search, tuner_border.declared(tuner))
             self._forecast(tuner, self.running)
             left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}

@@ -86,12 +86,6 @@ def check(tuner: Any) -> None:
             "Hyperband, which gives them different ones",
             "Use kbatch.Tuner, which stops poor trials early too, or RandomSearch, say",
         )
-    if getattr(tuner, "executions_per_trial", 1) != 1:
-        raise SearchError(
-            "executions_per_trial must be 1: an average of ratios is no score",
-            tuner.executions_per_trial,
-            "Use kbatch.confirm for more seeds",
-        )
     device.check_strategy(strategy_of(tuner))
     overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
     if overriding:

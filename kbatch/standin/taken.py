@@ -70,7 +70,7 @@ class Taken:
         _check_model(call.model)
         given = dict(call.arguments)
         notes = _left_out(given)
-        given["x"] = _readable(given["x"], given["steps_per_epoch"], notes)
+        given["x"] = readable(given["x"], given["steps_per_epoch"], notes)
         given["validation_data"] = _cut(given["validation_data"], given["validation_steps"])
         if validation_split is not None and given["validation_data"] is None:
             _split(given, validation_split)
@@ -85,7 +85,7 @@ class Taken:
         x = given["x"]
         build = copies_of(call.model, first_inputs(x), unlabelled)
         arguments = {name: given[name] for name in PASSED_ON if given[name] is not None}
-        arguments["callbacks"] = _listed(given["callbacks"])
+        arguments["callbacks"] = listed(given["callbacks"])
         if isinstance(x, tf.data.Dataset):
             arguments["batched"] = True  # as `fit` takes it
         name = metric or f"val_{_scored(build(), given)}"
@@ -277,14 +277,15 @@ def _left_out(given: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def _listed(callbacks: Any) -> list[Any]:
+def listed(callbacks: Any) -> list[Any]:
+    """Return callbacks as a list."""
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
     return [] if callbacks is None else list(keras.tree.flatten(callbacks))
 
 
-def _readable(x: Any, steps: int | None, notes: list[str]) -> Any:
-    """Training data that can be read again in each pass, cut to the steps of an epoch."""
+def readable(x: Any, steps: int | None, notes: list[str]) -> Any:
+    """Return training data that can be read again in each pass, cut to the steps of an epoch."""
     if isinstance(x, (types.GeneratorType, map, zip)) or hasattr(x, "__next__"):
         x = _read(x, steps, notes)
     if isinstance(x, tf.data.Dataset) and steps is not None:
@@ -342,8 +343,12 @@ def _split(given: dict[str, Any], share: float) -> None:
     given["x"], given["validation_data"] = x.skip(count), x.take(count)
 
 
+def batch_size_of(call: FitCall) -> int:
+    """Return the examples of an update today."""
+    return _batch_size(call.arguments["x"], call.arguments["batch_size"])
+
+
 def _batch_size(x: Any, given: int | None) -> int:
-    """Examples of an update today."""
     if not isinstance(x, DATASETS):
         return int(given or KERAS_BATCH_SIZE)
     first = x[0] if isinstance(x, keras.utils.PyDataset) else next(iter(x.take(1)))

@@ -269,6 +269,14 @@ def maker_of_repeat(model_maker: ModelMaker, hp: keras_tuner.HyperParameters) ->
     return dataclasses.replace(model_maker, seed=seed)
 
 
+def execution_of(job: Job, number: int) -> Job:
+    """Return one of the `executions_per_trial` of a training: the first, or one of another seed."""
+    if number == 0:
+        return job
+    seed = job.seed + REPEAT_SEED * (1 + number)
+    return dataclasses.replace(job, seed=seed, repeats=job.trial)
+
+
 def job_of_repeat(
     hp: keras_tuner.HyperParameters,
     model_maker: ModelMaker,

@@ -53,18 +53,12 @@ def opened(tuner, points):
     )
 
 
-def test_a_tuner_hypermodel_is_accepted_unless_it_fits_itself(points, tmp_path):
+def test_a_tuner_hypermodel_is_accepted(points, tmp_path):
     class Own(keras_tuner.HyperModel):
         def build(self, hp):
             return build(hp)
 
-    class Fitting(Own):
-        def fit(self, hp, model, *args, **kwargs):
-            return model.fit(*args, **kwargs)
-
     assert opened(tuner_of(tmp_path, model=Own()), points).project.store.records() == []
-    with pytest.raises(SearchError, match="must not override fit"):
-        HyperModel(Fitting(), seconds_per_trial=1)
 
 
 def test_declared_hyperparameters_reach_the_baseline(points, tmp_path):

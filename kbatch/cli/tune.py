@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,8 @@ import typer
 
 from kbatch.cli.command import NUMBER, WHOLE, AxisOptions, told_plainly, with_options
 from kbatch.cli.search_options import AXIS_OPTIONS, axis_arguments
-from kbatch.errors import SearchError
+from kbatch.errors import KbatchError, SearchError
+from kbatch.records import files
 
 if TYPE_CHECKING:
     from kbatch.standin.fit_call import FitCall
@@ -176,6 +178,21 @@ def tune(options: TuneOptions) -> None:
             return
         except SystemExit as end:
             raise typer.Exit(_code(end)) from end
+        except Exception as error:
+            if isinstance(error, KbatchError) or files.disk_trouble(error) is not None:
+                raise
+            _show_error(error, script)
+            raise typer.Exit(1) from error
+
+
+def _show_error(error: Exception, script: UsersScript) -> None:
+    """Print an error of the script as Python would, from its own first line on."""
+    trace, file = error.__traceback__, str(script.file)
+    frames = list(traceback.walk_tb(trace))
+    own = [place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == file]
+    for _ in range(own[0] if own else 0):
+        trace = trace.tb_next if trace is not None else None
+    traceback.print_exception(type(error), error, trace)
 
 
 def _code(end: SystemExit) -> int:

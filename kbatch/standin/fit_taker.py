@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kbatch.errors import SearchError
+from kbatch.search.tuner_border import border, called_by_a_tuner
 from kbatch.standin.configuration import noting
 from kbatch.standin.fit_call import KERAS_FIT, FitCall, standing_in
 from kbatch.standin.users_script import UsersScript
@@ -50,6 +51,8 @@ class FitTaker:
             raise self._missing()
 
     def _called(self, call: FitCall) -> Any:
+        with border():  # else KerasTuner goes on with its next trial
+            _refuse_search()
         self._count += 1
         if self.taken or not self._is_the_one(call):
             return KERAS_FIT(call.model, **call.arguments)
@@ -93,6 +96,16 @@ class FitTaker:
             "A script must call model.fit to be tuned",
             f"a script that ended after {self._count} calls, without call{which}",
             "Pass its arguments behind its name, or another --fit",
+        )
+
+
+def _refuse_search() -> None:
+    """Refuse a `fit` that a tuner of KerasTuner's calls for one of its trials."""
+    if called_by_a_tuner():
+        raise SearchError(
+            "A script to be tuned must call model.fit itself",
+            "a script that searches with KerasTuner",
+            "Pass kbatch.HyperModel(hypermodel) and objective=kbatch.objective() to its tuner",
         )
 
 

@@ -82,3 +82,29 @@ def test_a_module_is_run_as_python_does(tmp_path):
     (tmp_path / "pkg" / "__init__.py").write_text("")
     (tmp_path / "pkg" / "train.py").write_text("import sys\nsys.exit(len(sys.argv))\n")
     assert tune("--module", "pkg.train", "a", "--b", cwd=tmp_path).returncode == 3
+
+
+def test_an_error_of_the_script_is_shown_as_python_shows_it(tmp_path):
+    (tmp_path / "broken.py").write_text('x = 1\nopen("missing.csv")\n')
+    done = tune("broken.py", cwd=tmp_path)
+    assert done.returncode == 1
+    shown = done.stderr[done.stderr.index("Traceback") :]
+    assert 'line 2, in <module>\n    open("missing.csv")' in shown
+    assert "FileNotFoundError" in shown.splitlines()[-1]
+    assert "kbatch" not in shown
+
+
+def test_a_search_with_keras_tuner_gets_one_sentence(tmp_path):
+    (tmp_path / "old.py").write_text(
+        "import keras, keras_tuner, numpy as np\n"
+        "def build(hp):\n"
+        "    model = keras.Sequential([keras.layers.Dense(hp.Int('units', 1, 2))])\n"
+        "    model.compile('sgd', 'mse')\n"
+        "    return model\n"
+        "tuner = keras_tuner.RandomSearch(build, 'val_loss', max_trials=3)\n"
+        "x = np.ones((8, 2))\n"
+        "tuner.search(x, x[:, :1], validation_data=(x, x[:, :1]), verbose=0)\n"
+    )
+    done = tune("old.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "kbatch.HyperModel(hypermodel)" in done.stderr.splitlines()[-1]

@@ -86,7 +86,12 @@ def take_labels_away(model: keras.Model) -> None:
     """Let the steps of a model see the inputs alone, as if `fit` had been given nothing else."""
     for name in STEPS:
         step = getattr(model, name)
-        setattr(model, name, lambda data, step=step: step(data[0]))
+        setattr(model, name, lambda data, step=step: step(_alone(data[0])))
+
+
+def _alone(x: Any) -> Any:
+    """Inputs as Keras hands them to a step that gets nothing else."""
+    return (x,) if isinstance(x, (tuple, list)) else x
 
 
 def give_labels_back(model: keras.Model) -> None:

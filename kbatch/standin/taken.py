@@ -70,6 +70,8 @@ class Taken:
         _check_model(call.model)
         given = dict(call.arguments)
         notes = _left_out(given)
+        if _was_trained(call.model):
+            notes.append("The optimizer begins anew in each training, without what it had gathered")
         given["x"] = readable(given["x"], given["steps_per_epoch"], notes)
         given["validation_data"] = _cut(given["validation_data"], given["validation_steps"])
         if validation_split is not None and given["validation_data"] is None:
@@ -265,6 +267,11 @@ def value_before(model: keras.Model, given: Mapping[str, Any]) -> dict[str, floa
 
 def _last(array: Any, share: float) -> Any:
     return array[int(len(array) * (1 - share)) :]
+
+
+def _was_trained(model: keras.Model) -> bool:
+    optimizer = model.optimizer
+    return optimizer is not None and optimizer.built and int(optimizer.iterations) > 0
 
 
 def _left_out(given: Mapping[str, Any]) -> list[str]:

@@ -14,6 +14,7 @@ from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.standin import winner
+from kbatch.standin.copies import take_labels_away
 from kbatch.standin.fit_call import KERAS_FIT, FitCall, standing_in
 from kbatch.standin.taken import Taken
 from kbatch.training.arguments import FitArguments
@@ -243,3 +244,32 @@ def test_a_cell_is_tuned(tmp_path):
             shell.magics["tune"]("12s", "pass")
     finally:
         kbatch.unload_ipython_extension(shell)
+
+
+def test_inputs_without_labels_reach_a_step_as_keras_hands_them():
+    seen = []
+
+    class Listening(keras.Model):
+        def train_step(self, data):
+            seen.append(keras.tree.map_structure(lambda each: tuple(each.shape[1:]), data))
+            return {"loss": 0.0}
+
+    def model():
+        inputs = [keras.Input((8,)), keras.Input((8,))]
+        made = Listening(inputs, layers.Add()(inputs))
+        made.compile("sgd", run_eagerly=True)
+        return made
+
+    pair = [X[:32], X[:32]]
+    model().fit(pair, verbose=0)
+    stripped = model()
+    take_labels_away(stripped)
+    stripped.fit(pair, Y[:32], verbose=0)
+    assert seen[0] == seen[1]
+
+
+def test_a_gathered_optimizer_state_is_said_to_be_left():
+    model = classifier()
+    model.fit(X, Y, verbose=0)
+    assert any("optimizer begins anew" in note for note in taken(model).notes)
+    assert not any("optimizer" in note for note in taken().notes)

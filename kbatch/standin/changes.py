@@ -156,7 +156,7 @@ class _Script:
         rate, warmup = repr(recipe.learning_rate), recipe.warmup_updates
         arguments = list(part.optimizer)
         if warmup and recipe.learning_rate is not None:
-            first = recipe.learning_rate / (warmup + 1)
+            first = float(f"{recipe.learning_rate / (warmup + 1):.6g}")
             steps = warmup * recipe.accumulation_steps
             rate = (
                 f"{keras}.optimizers.schedules.CosineDecay({first!r}, 1, alpha=1.0, "

@@ -237,7 +237,7 @@ def test_a_cell_is_tuned(tmp_path):
     kbatch.load_ipython_extension(shell)
     try:
         tuned = shell.magics["tune"](
-            f"12s {tmp_path}", "model.fit(X, Y, validation_split=0.25, epochs=1, verbose=0)"
+            f"4s {tmp_path}", "model.fit(X, Y, validation_split=0.25, epochs=1, verbose=0)"
         )
         assert tuned.history.history["val_accuracy"]
         with pytest.raises(SearchError, match="must call model.fit"):

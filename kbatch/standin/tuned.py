@@ -23,7 +23,7 @@ from kbatch.records import project
 from kbatch.records.project import Project
 from kbatch.results import page
 from kbatch.results.export import code_of
-from kbatch.results.ranking import all_were_stopped
+from kbatch.results.ranking import leaders
 from kbatch.results.report import Report, write
 from kbatch.results.report import report as report_of
 from kbatch.space import Space
@@ -40,6 +40,7 @@ from kbatch.tuner import Tuner
 BUDGET = "10min"
 TRAININGS = 24  # that a budget has time for, so long is each at most; chosen by hand
 OF_SEARCH = 0.6  # of the budget; the confirmation takes the rest. Chosen by hand
+LEAST_BUDGET = 10.0  # seconds of a search, in which a trial begins; chosen by hand
 LEAST_SECONDS = 1.0  # of a trial, where the budget has them; chosen by hand
 LEAST_UPDATES = 12  # of the baseline, one for each mark
 TIMED_UPDATES = range(3, 13)  # of the baseline; chosen by hand
@@ -129,12 +130,12 @@ def searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
     )
     budget = wishes.budget_seconds
     if math.isfinite(budget):
-        ends["budget"] = max(OF_SEARCH * budget - (time.monotonic() - began), seconds)
+        ends["budget"] = max(OF_SEARCH * budget - (time.monotonic() - began), LEAST_BUDGET)
     with page.at_rest(folder):
         own = {**taken.arguments, "callbacks": taken.callbacks_of_search(folder), "verbose": 0}
         tuner.search(**own, **ends)
         records = Project(tuner.project_dir).store.records()
-        if wishes.confirm_seeds and not all_were_stopped(records):
+        if wishes.confirm_seeds and leaders(records, 1):
             left = max(budget - (time.monotonic() - began), 1.0)
             limit = {"budget": left} if math.isfinite(left) else {}
             confirm(tuner, top=1, seeds=wishes.confirm_seeds, **limit)
@@ -175,7 +176,11 @@ def _seconds(taken: Taken, spec: ModelSpec, wishes: Wishes, folder: Path) -> flo
 
 def _chosen(report: Report, tuner: Tuner) -> tuple[Recipe, str]:
     """The recipe to train by, and why: the best if it is surely better, else today's."""
-    baseline = next(each for each in report.records if each.baseline)
+    baseline = next((each for each in report.records if each.baseline), None)
+    if baseline is None:
+        raise SearchError(
+            "A budget must have time for the baseline", "no training in it", "Pass a longer one"
+        )
     best, claim = report.best, report.claim
     if claim is not None and claim.difference - claim.half_width > 0 and best is not None:
         return best.recipe, "The best recipe is surely better than today's."

@@ -73,7 +73,7 @@ class Taken:
         if _was_trained(call.model):
             notes.append("The optimizer begins anew in each training, without what it had gathered")
         given["x"] = readable(given["x"], given["steps_per_epoch"], notes)
-        given["validation_data"] = _cut(given["validation_data"], given["validation_steps"])
+        given["validation_data"] = _cut(given["validation_data"], given["validation_steps"], notes)
         if validation_split is not None and given["validation_data"] is None:
             _split(given, validation_split)
         if given["validation_data"] is None and not given["validation_split"]:
@@ -234,7 +234,8 @@ def _scored(model: keras.Model, given: Mapping[str, Any]) -> str:
     """The metric to score by, of a model that may name its metrics by its outputs or itself."""
     found = ModelMetrics(model, CompileArguments())
     if len(found.outputs) < 2 and found.names:
-        return found.scored
+        known = [name for name in found.names if direction_of(name) is not None]
+        return next(name for name in (found.scored, *known, LOSS) if direction_of(name))
     measured = list(value_before(model, given))
     for accuracy in ACCURACIES:
         for name in measured:
@@ -293,8 +294,8 @@ def listed(callbacks: Any) -> list[Any]:
 
 def readable(x: Any, steps: int | None, notes: list[str]) -> Any:
     """Return training data that can be read again in each pass, cut to the steps of an epoch."""
-    if isinstance(x, (types.GeneratorType, map, zip)) or hasattr(x, "__next__"):
-        x = _read(x, steps, notes)
+    if _is_generator(x):
+        x = _read(x, steps, notes, "steps_per_epoch")
     if isinstance(x, tf.data.Dataset) and steps is not None:
         notes.append(f"A pass over the data is steps_per_epoch={steps} batches")
         return x.take(steps)
@@ -307,18 +308,20 @@ def readable(x: Any, steps: int | None, notes: list[str]) -> Any:
     return x
 
 
-def _read(generator: Any, steps: int | None, notes: list[str]) -> tf.data.Dataset:
-    """The batches of one epoch of a Python generator, which can be read only once."""
+def _is_generator(x: Any) -> bool:
+    return isinstance(x, types.GeneratorType) or hasattr(x, "__next__")
+
+
+def _read(generator: Any, steps: int | None, notes: list[str], argument: str) -> tf.data.Dataset:
+    """The batches of one pass over a Python generator, which can be read only once."""
     if steps is None:
         raise DataError(
             "A Python generator must come with the number of its batches",
-            "fit(generator) without steps_per_epoch",
-            "Pass steps_per_epoch, or a keras.utils.PyDataset",
+            f"a generator without {argument}",
+            f"Pass {argument}, or a keras.utils.PyDataset",
         )
     batches = [batch for _, batch in zip(range(steps), generator, strict=False)]
-    notes.append(
-        f"The generator was read once: each pass trains on these {len(batches)} batches again"
-    )
+    notes.append(f"The generator was read once: each pass takes these {len(batches)} batches again")
     flat = [keras.tree.flatten(batch) for batch in batches]
     parts = [
         np.concatenate([np.asarray(each) for each in part]) for part in zip(*flat, strict=True)
@@ -327,7 +330,10 @@ def _read(generator: Any, steps: int | None, notes: list[str]) -> tf.data.Datase
     return tf.data.Dataset.from_tensor_slices(whole).batch(len(flat[0][0]))
 
 
-def _cut(validation: Any, steps: int | None) -> Any:
+def _cut(validation: Any, steps: int | None, notes: list[str]) -> Any:
+    """Validation data that can be read again, cut to their steps."""
+    if _is_generator(validation):
+        return _read(validation, steps, notes, "validation_steps")
     if steps is None or not isinstance(validation, tf.data.Dataset):
         return validation
     return validation.take(steps)

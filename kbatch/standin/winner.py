@@ -57,6 +57,8 @@ def trained(
         finally:
             give_labels_back(own)
     own.history = history
+    # What is compiled for the shapes of kbatch's batches would be generalized to no shape at all.
+    own.train_function = own.test_function = None
     return history
 
 

@@ -2,6 +2,7 @@
 
 import keras
 import numpy as np
+import pandas as pd
 import pytest
 import tensorflow as tf
 from keras import layers
@@ -273,3 +274,20 @@ def test_a_gathered_optimizer_state_is_said_to_be_left():
     model.fit(X, Y, verbose=0)
     assert any("optimizer begins anew" in note for note in taken(model).notes)
     assert not any("optimizer" in note for note in taken().notes)
+
+
+def test_after_training_other_shapes_of_labels_are_evaluated():
+    model = classifier()
+    found = taken(model, epochs=1, verbose=0)
+    trained(found, Recipe(64, "sgd", 0.1))
+    column = model.evaluate(X, Y[:, None], verbose=0)
+    assert model.evaluate(pd.DataFrame(X), pd.Series(Y), verbose=0) == pytest.approx(column)
+
+
+def test_a_generator_to_validate_on_is_read_once():
+    def batches():
+        while True:
+            yield X[:40], Y[:40]
+
+    data = {"validation_split": 0.0, "validation_data": batches(), "validation_steps": 2}
+    assert int(taken(**data).arguments["validation_data"].cardinality()) == 2

@@ -164,6 +164,7 @@ def tune(options: TuneOptions) -> None:
         options.check_values()
         script = options.script()
         script.file  # noqa: B018 - refuses what is no script before TensorFlow is imported
+        folder = options.folder.resolve()  # a script may go to another folder
         from kbatch.cli.search_run import import_tensorflow, ready, start_tensorflow
 
         if not options.check:
@@ -173,7 +174,7 @@ def tune(options: TuneOptions) -> None:
         from kbatch.standin.fit_taker import Ended, FitTaker
 
         try:
-            FitTaker(script, options.fit, _Taker(options).take).run()
+            FitTaker(script, options.fit, _Taker(options, folder).take).run()
         except Ended:
             return
         except SystemExit as end:
@@ -187,7 +188,7 @@ def tune(options: TuneOptions) -> None:
 
 def _show_error(error: Exception, script: UsersScript) -> None:
     """Print an error of the script as Python would, from its own first line on."""
-    trace, file = error.__traceback__, str(script.file)
+    trace, file = error.__traceback__, str(script.file.resolve())
     frames = list(traceback.walk_tb(trace))
     own = [place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == file]
     for _ in range(own[0] if own else 0):
@@ -208,8 +209,8 @@ def _code(end: SystemExit) -> int:
 class _Taker:
     """What is done with the call of `fit` that is taken."""
 
-    def __init__(self, options: TuneOptions) -> None:
-        self._options = options
+    def __init__(self, options: TuneOptions, folder: Path) -> None:
+        self._options, self._folder = options, folder
 
     def take(self, call: FitCall) -> Any:
         from kbatch.standin.fit_taker import Ended
@@ -221,10 +222,10 @@ class _Taker:
         print(taken.told, flush=True)
         if options.check:
             raise Ended
-        found = searched(taken, self._wishes(), options.folder)
+        found = searched(taken, self._wishes(), self._folder)
         print(found.report, flush=True)
         print(found.sentence, flush=True)
-        print(f"Page: {options.folder / 'report.html'}", flush=True)
+        print(f"Page: {self._folder / 'report.html'}", flush=True)
         if options.train:
             print(f"Trained by: {found.recipe}", flush=True)
             return found.trained()
@@ -259,4 +260,5 @@ def _print_changes(call: FitCall, found: Found) -> None:
         source = Path(file).read_text()
     except OSError:  # of a cell, or of code that was made
         source = ""
-    print(changes_of(source, file, line, found.baseline, found.recipe))
+    name = Path(file).name
+    print(changes_of(source, name, line, found.baseline, found.recipe, found.taken.gets_batches))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import difflib
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +18,8 @@ WRITTEN = frozenset(
     ("batch_size", "micro_batch_size", "optimizer", "learning_rate", "warmup_updates", "momentum")
     + ("beta_2", "weight_decay", "clip_norm", "policy", "jit_compile", "accumulation")
 )
+MODULES = ("re", "regex", "sass")  # whose `compile` is no model's
+OF_MODELS = ("fit", "evaluate", "predict")  # methods whose `batch_size` is no dataset's
 BATCHING = ("batch", "padded_batch", "ragged_batch")  # methods of a dataset
 
 
@@ -45,7 +48,14 @@ class _Edit:
     text: str
 
 
-def changes_of(source: str, name: str, line: int, today: Recipe, recipe: Recipe) -> Changes:
+def changes_of(
+    source: str,
+    name: str,
+    line: int,
+    today: Recipe,
+    recipe: Recipe,
+    gets_batches: bool = False,
+) -> Changes:
     """Return the changes that let a script train by a recipe.
 
     Args:
@@ -54,11 +64,12 @@ def changes_of(source: str, name: str, line: int, today: Recipe, recipe: Recipe)
         line: Integer, a line of its call of `fit`.
         today: `Recipe` that the script trains by.
         recipe: `Recipe` to train by.
+        gets_batches: Boolean, whether `fit` gets a dataset of batches, and ignores `batch_size`.
     """
     if recipe == today:
         return Changes("", ("Nothing is to be changed.",))
     try:
-        script = _Script(source, line)
+        script = _Script(source, line, gets_batches)
     except SyntaxError:  # of a notebook's cell with commands of its own
         return Changes("", tuple(_in_words(today, recipe)))
     edits, others = [], []
@@ -70,8 +81,11 @@ def changes_of(source: str, name: str, line: int, today: Recipe, recipe: Recipe)
         edits += found
         others += words
     others += _left(today, recipe)
-    changed = _applied(source, edits)
-    ast.parse(changed)
+    changed = _applied(source, [*edits, *script.imports()])
+    try:
+        ast.parse(changed)
+    except SyntaxError:  # of a line that is written in a way unknown here
+        return Changes("", tuple(_in_words(today, recipe)))
     lines = [text.splitlines(keepends=True) for text in (source, changed)]
     diff = "".join(difflib.unified_diff(lines[0], lines[1], name, name, n=1))
     return Changes(diff, tuple(others))
@@ -80,7 +94,8 @@ def changes_of(source: str, name: str, line: int, today: Recipe, recipe: Recipe)
 class _Script:
     """The syntax of a script: its call of `fit`, and what stands around it."""
 
-    def __init__(self, source: str, line: int) -> None:
+    def __init__(self, source: str, line: int, gets_batches: bool) -> None:
+        self._gets_batches, self._lacks_keras = gets_batches, False
         self._source = source.encode()
         self._tree = ast.parse(source)
         self._starts = [0]
@@ -98,13 +113,15 @@ class _Script:
         if old == new:
             return [], []
         given = _keyword(self._fit, "batch_size")
-        if given is not None:
+        if given is None and self._fit is not None and len(self._fit.args) > 2:
+            given = self._fit.args[2]
+        if given is not None and not self._gets_batches:
             return self._changed(given, old, new)
-        sizes = list(self._sizes(old))
+        sizes = list(self._sizes(old)) if self._gets_batches else []
         if sizes:
             edits = [edit for each in sizes for edit in self._changed(each, old, new)[0]]
             return list(dict.fromkeys(edits)), []
-        if self._fit is not None and not self._batches_itself():
+        if self._fit is not None and not self._gets_batches:
             return [self._added(self._fit, f"batch_size={new}")], []
         return [], [f"Let the data give batches of {new} instead of {old}."]
 
@@ -140,12 +157,7 @@ class _Script:
         calls = [each for each in self._calls if _method(each) in setters and each.args]
         if calls:
             return [self._edit(calls[0].args[0], f'"{recipe.policy}"')], []
-        imports = [
-            each for each in self._tree.body if isinstance(each, ast.Import | ast.ImportFrom)
-        ]
-        if not imports:
-            return [], [f'Call keras.config.set_dtype_policy("{recipe.policy}") first.']
-        at = self._starts[imports[-1].end_lineno or 1]
+        at = self._starts[self._head()]
         text = f'{self._keras()}.config.set_dtype_policy("{recipe.policy}")\n'
         return [_Edit(at, at, text)], []
 
@@ -185,14 +197,36 @@ class _Script:
                 for each in node.names:
                     if each.name == "tensorflow":
                         return f"{each.asname or each.name}.keras"
+        self._lacks_keras = True
         return "keras"
 
+    def imports(self) -> list[_Edit]:
+        """The import that a change needs and the script lacks."""
+        if not self._lacks_keras:
+            return []
+        at = self._starts[self._head()]
+        return [_Edit(at, at, "import keras\n")]
+
+    def _head(self) -> int:
+        """The last line of the imports at the top; 0 without any."""
+        last = 0
+        for each in self._tree.body:
+            is_text = isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)
+            if not is_text and not isinstance(each, (ast.Import, ast.ImportFrom)):
+                break
+            last = each.end_lineno or last
+        return last
+
     def _compile(self) -> ast.Call | None:
-        """The last `compile` before the call of `fit`, else the last one at all."""
+        """The last `compile` of the model before its `fit`, else the last one, or the only one."""
         found = [each for each in self._calls if _method(each) == "compile"]
-        found.sort(key=lambda each: each.lineno)
-        before = [each for each in found if each.lineno <= self._line]
-        return [None, *found, *before][-1]
+        found = [each for each in found if _receiver(each) not in MODULES]
+        own = [each for each in found if _receiver(each) == _receiver(self._fit)]
+        if not own and len(found) == 1:
+            return found[0]
+        own.sort(key=lambda each: each.lineno)
+        before = [each for each in own if each.lineno <= self._line]
+        return [None, *own, *before][-1]
 
     def _replaced_optimizer(self, compiled: ast.Call, text: str) -> _Edit | None:
         given = _keyword(compiled, "optimizer")
@@ -205,14 +239,13 @@ class _Script:
     def _sizes(self, old: int) -> Iterator[ast.expr]:
         """Where data are made batches of the old size."""
         for each in self._calls:
+            if _method(each) in OF_MODELS:
+                continue
             argument = _keyword(each, "batch_size")
             if argument is None and _method(each) in BATCHING and each.args:
                 argument = each.args[0]
             if argument is not None and self._value(argument) == old:
                 yield argument
-
-    def _batches_itself(self) -> bool:
-        return any(_method(each) in BATCHING for each in self._calls)
 
     def _value(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant):
@@ -250,15 +283,22 @@ class _Script:
         """One more argument at the end of a call."""
         closing = self._starts[(call.end_lineno or 1) - 1] + (call.end_col_offset or 1) - 1
         last = [*call.args, *(each.value for each in call.keywords)]
-        if not last:
-            return _Edit(closing, closing, text)
-        at = max(self._edit(each, "").end for each in last)
-        return _Edit(at, at, f", {text}")
+        ends = [self._edit(each, "").end for each in last]
+        between = self._source[max(ends, default=closing) : closing].decode()
+        has_comma = "," in re.sub("#.*", "", between)
+        before = ", " if last and not has_comma else ""
+        return _Edit(closing, closing, f"{before}{text}")
 
 
 def _method(call: ast.Call) -> str:
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else ""
+
+
+def _receiver(call: ast.Call | None) -> str:
+    """The object whose method is called, as it is written."""
+    function = None if call is None else call.func
+    return ast.unparse(function.value) if isinstance(function, ast.Attribute) else ""
 
 
 def _keyword(call: ast.Call | None, name: str) -> ast.expr | None:

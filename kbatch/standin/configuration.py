@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import textwrap
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from kbatch.errors import ModelError
 from kbatch.models.compilation import PLAIN_VALUES
 from kbatch.runtime import keras_private
 
+LONGEST = 160  # characters of an error of Keras' that a sentence shows
 POLICY = "DTypePolicy"
 MADE_WITH = "_kbatch_made_with"  # where a model keeps the arguments of its constructor
 LAMBDA = "__lambda__"  # how Keras marks a lambda in a configuration
@@ -114,7 +116,10 @@ class Constructor:
 def source_of(model: Any, policy: str) -> Configuration | Constructor:
     """Return what makes models or layers like one: its configuration, or else its constructor."""
     try:
-        return Configuration(model, policy)
+        found = Configuration(model, policy)
+        if MADE_WITH in vars(model):
+            found.made()  # a configuration that can be read may still lack what is needed
+        return found
     except ModelError:
         if MADE_WITH not in vars(model):
             raise
@@ -276,6 +281,6 @@ def _refusal(model: Any, error: Exception) -> ModelError:
     sentence = " ".join(str(error).split()) or type(error).__name__
     return ModelError(
         "A model must be one that Keras can make again from its configuration",
-        f"{kind.__name__}: {sentence[:120]}",
+        f"{kind.__name__}: {textwrap.shorten(sentence, LONGEST)}",
         "Give the class a get_config(), or pass a function that builds the model",
     )

@@ -36,7 +36,7 @@ class FitTaker:
         self, script: UsersScript, number: int | None, take: Callable[[FitCall], Any]
     ) -> None:
         self._script, self._number, self._take = script, number, take
-        self._count = 0
+        self._count, self._waited_for = 0, 0
         self.taken = False
 
     def run(self) -> None:
@@ -65,6 +65,7 @@ class FitTaker:
         others = [each for each in self._sites(call) if each.lineno > _line(call)]
         longer = [each for each in others if _epochs(each, call) > call.epochs]
         if longer:
+            self._waited_for = longer[0].lineno
             print(
                 f"fit of line {_line(call)} trains as it is: that of line {longer[0].lineno} is "
                 "longer, and is taken (--fit says otherwise).",
@@ -90,6 +91,12 @@ class FitTaker:
                 "A script must call model.fit to be tuned",
                 f"a training loop of its own ({LOOP})",
                 "Override train_step and call fit, or use kbatch.Tuner with a build function",
+            )
+        if self._waited_for:
+            return SearchError(
+                "The call of fit with most epochs must be reached",
+                f"a script that ended without that of line {self._waited_for}",
+                "Pass --fit 1 for the first call",
             )
         which = "" if self._number is None else f" {self._number}"
         return SearchError(

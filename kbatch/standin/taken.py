@@ -132,6 +132,7 @@ class Taken:
     def callbacks_of_search(self, folder: Path) -> list[Any]:
         """Return copies of the callbacks whose files do not take the place of the script's own."""
         own = [each for each in self.arguments["callbacks"] if not isinstance(each, ONLY_LATER)]
+        user_callbacks.check_callbacks(own, schedule=False)
         copies = user_callbacks.copies_of_callbacks(own, "")
         for callback in copies:
             for name in PATHS:
@@ -141,6 +142,11 @@ class Taken:
                     moved.parent.mkdir(parents=True, exist_ok=True)
                     setattr(callback, name, str(moved))
         return copies
+
+    @property
+    def gets_batches(self) -> bool:
+        """Whether the data come in batches, so that `fit` takes no batch size."""
+        return isinstance(self.arguments["x"], DATASETS)
 
     def chance(self) -> float | None:
         """Return the value of a metric that a model computes by steps of its own, before training.
@@ -281,8 +287,18 @@ def _left_out(given: Mapping[str, Any]) -> list[str]:
     if given["shuffle"] is False:
         notes.append("shuffle=False is left out: the data are shuffled in every pass")
     if given["initial_epoch"]:
-        notes.append(f"initial_epoch={given['initial_epoch']}: only the epochs after it count")
+        first = given["initial_epoch"]
+        notes.append(f"initial_epoch={first}: only the epochs after it count, from 0 in the search")
+    own = [type(each).__name__ for each in listed(given["callbacks"]) if _is_own(each)]
+    if own:
+        notes.append(f"Callbacks of your own ({', '.join(own)}) run in each trial too, as copies")
     return notes
+
+
+def _is_own(callback: Any) -> bool:
+    """Whether nobody but its author knows what a callback does."""
+    own = not type(callback).__module__.startswith("keras.")
+    return own or isinstance(callback, keras.callbacks.LambdaCallback)
 
 
 def listed(callbacks: Any) -> list[Any]:

@@ -182,7 +182,8 @@ def _chosen(report: Report, tuner: Tuner) -> tuple[Recipe, str]:
             "A budget must have time for the baseline", "no training in it", "Pass a longer one"
         )
     best, claim = report.best, report.claim
-    if claim is not None and claim.difference - claim.half_width > 0 and best is not None:
+    sure = claim is not None and claim.difference - claim.half_width > 0 and not claim.obstacles
+    if sure and best is not None:
         return best.recipe, "The best recipe is surely better than today's."
     if claim is None and best is not None and best.score > baseline.score:
         return best.recipe, "It scored best in the search, and was not confirmed by fresh seeds."

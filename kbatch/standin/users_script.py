@@ -65,7 +65,7 @@ class UsersScript:
                 if self.is_module:
                     runpy.run_module(self.name, run_name="__main__", alter_sys=True)
                 else:
-                    runpy.run_path(self.name, run_name="__main__")
+                    runpy.run_path(str(file.resolve()), run_name="__main__")
         finally:
             sys.argv = before
 

@@ -78,6 +78,7 @@ def _fit(
     average = MovingAverage(clock, recipe.ema) if recipe.ema is not None else None
     measured = nullcontext if average is None else average.measured
     validation = _EpochValidation(data.validation, clock, measured, goal.metric, curve)
+    validation.epochs = taken.call.arguments["validation_freq"]
     callbacks: Sequence[Any] = [
         clock,
         *([] if average is None else [average]),
@@ -86,7 +87,9 @@ def _fit(
     arguments = fit_arguments(recipe, data, options, pace.cuts)
     with recipe_scope(model, recipe, options) as noise_meter:
         pace.measure_noise_by(noise_meter, model)
-        return model.fit(callbacks=callbacks, **{**arguments, "epochs": taken.epochs})
+        first = int(taken.call.arguments["initial_epoch"])
+        own = {"initial_epoch": first, "epochs": first + taken.epochs}
+        return model.fit(callbacks=callbacks, **{**arguments, **own})
 
 
 class _EpochValidation(keras.callbacks.Callback):
@@ -98,10 +101,14 @@ class _EpochValidation(keras.callbacks.Callback):
         super().__init__()
         self._batches, self._clock, self._measured = batches, clock, measured
         self._metric, self._curve = metric, curve
+        self.epochs: Any = 1  # as `validation_freq`: after how many epochs, or after which
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         from kbatch.callbacks.horizon import measure_validation
 
+        every = self.epochs if isinstance(self.epochs, int) else 0
+        if (epoch + 1) % every if every else epoch + 1 not in self.epochs:
+            return
         with self._clock.paused(), self._measured():
             found = measure_validation(self.model, self._batches)
         logs |= {f"val_{name}": value for name, value in found.items()}

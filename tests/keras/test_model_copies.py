@@ -180,3 +180,20 @@ def test_two_classes_of_one_name_are_refused():
     model = keras.Sequential([layers.Input((8,)), layer(1.0), layer(2.0)])
     with pytest.raises(ModelError, match="two of the name Scale"):
         custom_objects(model)
+
+
+class Bare(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.head = layers.Dense(1)
+
+    def call(self, x):
+        return self.head(x)
+
+
+def test_a_subclass_without_further_arguments_is_made_again():
+    model = compiled(Bare())
+    model(X)
+    copy = Copies(model, X)()
+    copy.set_weights(model.get_weights())
+    np.testing.assert_allclose(copy(X), model(X), rtol=1e-6)

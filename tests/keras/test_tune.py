@@ -291,3 +291,29 @@ def test_a_generator_to_validate_on_is_read_once():
 
     data = {"validation_split": 0.0, "validation_data": batches(), "validation_steps": 2}
     assert int(taken(**data).arguments["validation_data"].cardinality()) == 2
+
+
+def test_epochs_go_on_counting_and_are_validated_as_asked():
+    given = {"validation_data": (X[:100], Y[:100]), "batch_size": 400, "verbose": 0}
+    given |= {"epochs": 6, "initial_epoch": 2, "validation_freq": 2}
+    plain, model = classifier(), classifier()
+    expected = plain.fit(X, Y, **given)
+    found = taken(model, validation_split=0.0, **given)
+    history = trained(found, Recipe(400, "sgd", 0.1))
+    assert history.epoch == expected.epoch
+    lengths = [
+        {name: len(each) for name, each in one.history.items()} for one in (history, expected)
+    ]
+    assert lengths[0] == lengths[1]
+
+
+def test_callbacks_that_cannot_be_copied_are_refused(tmp_path):
+    class Open(keras.callbacks.Callback):
+        def __init__(self):
+            super().__init__()
+            self.file = (tmp_path / "log").open("w")
+
+    found = taken(callbacks=[Open()])
+    assert any("Open" in note for note in found.notes)
+    with pytest.raises(SearchError, match="copies of the callbacks"):
+        found.callbacks_of_search(tmp_path)

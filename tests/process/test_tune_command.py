@@ -108,3 +108,19 @@ def test_a_search_with_keras_tuner_gets_one_sentence(tmp_path):
     done = tune("old.py", cwd=tmp_path)
     assert done.returncode == 2
     assert "kbatch.HyperModel(hypermodel)" in done.stderr.splitlines()[-1]
+
+
+def test_a_script_may_go_to_another_folder_and_miss_a_fit(tmp_path):
+    (tmp_path / "data").mkdir()
+    head = "import os, keras, numpy as np\nos.chdir('data')\nx = np.ones((64, 2))\n"
+    model = "m = keras.Sequential([keras.layers.Dense(1)])\nm.compile('sgd', 'mse')\n"
+    fit = "m.fit(x, x[:, 0], epochs=1, verbose=0)\nif os.environ.get('FINE'):\n"
+    (tmp_path / "two.py").write_text(head + model + fit + "    m.fit(x, x[:, 0], epochs=9)\n")
+    done = tune("--check", "two.py", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "Pass --fit 1" in done.stderr.splitlines()[-1]
+    options = [*SHORT, "--fit", "1", "--validation-split", "0.5", "--optimizers", "sgd"]
+    done = tune(*options, "two.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "kbatch-tune" / "two" / "report.html").exists()
+    assert list((tmp_path / "data").iterdir()) == []

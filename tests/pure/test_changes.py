@@ -64,7 +64,7 @@ def added(changes):
 )
 def test_the_lines_of_a_script_change(source, recipe, lines):
     line = source.splitlines().index(next(e for e in source.splitlines() if ".fit(" in e)) + 1
-    changes = changes_of(source, "train.py", line, TODAY, recipe)
+    changes = changes_of(source, "train.py", line, TODAY, recipe, ".batch(" in source)
     assert added(changes) == lines
     assert changes.others == ()
 
@@ -109,3 +109,53 @@ def test_a_changed_script_is_python_still():
     changes = changes_of(source, "t.py", 4, TODAY, SGD)
     assert "batch_size=128" in changes.diff
     ast.parse(source)
+
+
+def lines_of(source, recipe, gets_batches=False):
+    line = next(n for n, each in enumerate(source.splitlines(), 1) if ".fit(" in each)
+    return added(changes_of(source, "t.py", line, TODAY, recipe, gets_batches))
+
+
+def test_keras_is_imported_where_a_script_does_not_name_it():
+    source = ARRAYS.replace("import keras", "from keras.models import Sequential")
+    source = source.replace("keras.Sequential([keras.layers", "Sequential([layers")
+    assert "import keras" in lines_of(source, SGD)
+
+
+def test_only_the_batches_of_fit_change():
+    source = ARRAYS + "model.evaluate(x, y, batch_size=32)\n"
+    assert lines_of(source, COMPILED_128) == ["model.fit(x, y, epochs=3, batch_size=128)"]
+
+
+def test_only_the_model_of_fit_is_compiled_anew():
+    source = "import re\nword = re.compile('a')\nother.compile('sgd', 'mse')\n" + ARRAYS
+    source = source.replace("model.fit", "other.compile('sgd', 'mae')\nmodel.fit")
+    changed = lines_of(source, SGD)
+    assert [each.split("(")[0] for each in changed] == ["model.compile", "model.fit"]
+
+
+@pytest.mark.parametrize(
+    ("call", "changed"),
+    [
+        ("model.fit(x, y, 32, 3)", "model.fit(x, y, 128, 3)"),
+        ("model.fit(x, (y))", "model.fit(x, (y), batch_size=128)"),
+        ("model.fit(x, y,)", "model.fit(x, y,batch_size=128)"),
+    ],
+)
+def test_calls_in_other_forms_change(call, changed):
+    assert lines_of(ARRAYS.replace("model.fit(x, y, epochs=3)", call), COMPILED_128) == [changed]
+
+
+def test_data_that_batch_by_themselves_get_words():
+    changes = changes_of(ARRAYS, "t.py", 4, TODAY, COMPILED_128, gets_batches=True)
+    assert (changes.diff, changes.others) == (
+        "",
+        ("Let the data give batches of 128 instead of 32.",),
+    )
+
+
+def test_a_late_import_does_not_move_the_policy():
+    recipe = Recipe(optimizer="compiled", learning_rate=None, policy="mixed_float16")
+    changes = changes_of(ARRAYS + "import matplotlib\n", "t.py", 4, TODAY, recipe)
+    first = [each for each in changes.diff.splitlines() if not each.startswith(("-", "@"))]
+    assert first[2] == '+keras.config.set_dtype_policy("mixed_float16")'

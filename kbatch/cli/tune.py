@@ -163,7 +163,7 @@ def tune(options: TuneOptions) -> None:
     with told_plainly(str(options.folder)):
         options.check_values()
         script = options.script()
-        script.file  # noqa: B018 - refuses what is no script before TensorFlow is imported
+        file = script.file.resolve()  # refuses what is no script before TensorFlow is imported
         folder = options.folder.resolve()  # a script may go to another folder
         from kbatch.cli.search_run import import_tensorflow, ready, start_tensorflow
 
@@ -182,15 +182,17 @@ def tune(options: TuneOptions) -> None:
         except Exception as error:
             if isinstance(error, KbatchError) or files.disk_trouble(error) is not None:
                 raise
-            _show_error(error, script)
+            _show_error(error, file)
             raise typer.Exit(1) from error
 
 
-def _show_error(error: Exception, script: UsersScript) -> None:
+def _show_error(error: Exception, file: Path) -> None:
     """Print an error of the script as Python would, from its own first line on."""
-    trace, file = error.__traceback__, str(script.file.resolve())
+    trace = error.__traceback__
     frames = list(traceback.walk_tb(trace))
-    own = [place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == file]
+    own = [
+        place for place, (frame, _) in enumerate(frames) if frame.f_code.co_filename == str(file)
+    ]
     for _ in range(own[0] if own else 0):
         trace = trace.tb_next if trace is not None else None
     traceback.print_exception(type(error), error, trace)

@@ -36,6 +36,7 @@ class FitTaker:
         self, script: UsersScript, number: int | None, take: Callable[[FitCall], Any]
     ) -> None:
         self._script, self._number, self._take = script, number, take
+        self._file = script.file.resolve()  # a script may go to another folder
         self._count, self._waited_for = 0, 0
         self.taken = False
 
@@ -85,7 +86,7 @@ class FitTaker:
         return [each for each in found if getattr(each.func, "attr", "") == "fit"]
 
     def _missing(self) -> SearchError:
-        loop = LOOP in self._script.file.read_text(errors="replace")
+        loop = LOOP in self._file.read_text(errors="replace")
         if loop:
             return SearchError(
                 "A script must call model.fit to be tuned",

@@ -31,7 +31,7 @@ from kbatch.runtime import device, keras_private, users_code
 from kbatch.search import tuner_border
 from kbatch.search.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 from kbatch.space import Space
-from kbatch.standin.own_fit import OwnFit
+from kbatch.standin.own_fit import Batch, OwnFit
 from kbatch.training import tensorboard
 from kbatch.training import trial as training_trial
 from kbatch.training.goal import horizon_of, judged_by
@@ -207,33 +207,40 @@ class HyperModel(keras_tuner.HyperModel):
             self._replace(space=space)
 
     def _settle_batch(self) -> None:
-        """Take the batch sizes that a `fit` of the user's own draws, if it tells without data."""
-        if self._own_fit is None or not self.space.default_sizes:
+        """Take the batch sizes of a `fit` of the user's own, if it tells them without data."""
+        if self._own_fit is None:
             return
         try:
             batch = self._own_fit.batch(self.terms.model_maker.values)
-        except Exception:  # it looks at the data, or is told all when the search begins
+        except Exception:  # it looks at the data: `searching` asks again, and raises
             return
-        space = dataclasses.replace(
-            self.space,
-            baseline=dataclasses.replace(self.space.baseline, batch_size=batch.today),
-            batch_size=tuple(sorted(batch.sizes)) if batch.name else None,
+        self._take_batch(batch)
+
+    def _take_batch(self, batch: Batch) -> None:
+        """Let today's batch size be the baseline's, and the sizes of `fit` those of the space."""
+        baseline, sizes = (
+            self.space.baseline,
+            None if self.space.default_sizes else self.space.batch_size,
         )
+        if baseline.batch_size == Recipe().batch_size:
+            baseline = dataclasses.replace(baseline, batch_size=batch.today)
+        if self.space.default_sizes and batch.name is not None:
+            sizes = batch.sizes
+        space = dataclasses.replace(self.space, baseline=baseline, batch_size=sizes)
+        if space != self.space:
+            self._replace(space=space)
+
+    def _of_own_fit(self, own_fit: OwnFit, tuner: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Return the arguments of the search: what a `fit` of the user's own gives `model.fit`."""
+        values = self.terms.model_maker.values
+        batch = own_fit.batch(values, args, kwargs)
+        self._take_batch(batch)
+        tuner_border.set_sizes(tuner, self.space.batch_size)
         if batch.others:
             users_code.warn(
                 f"The hyperparameters {', '.join(batch.others)} of fit() stay as they are today: "
                 "kbatch searches those of build(), and its own axes."
             )
-        self._replace(space=space)
-
-    def _of_own_fit(self, own_fit: OwnFit, args: Any, kwargs: Any) -> dict[str, Any]:
-        """Return the arguments of the search, and take today's batch size, which data may tell."""
-        values = self.terms.model_maker.values
-        today = own_fit.today(values, args, kwargs)
-        baseline = self.space.baseline
-        if baseline.batch_size == Recipe().batch_size != today:
-            baseline = dataclasses.replace(baseline, batch_size=today)
-            self._replace(space=dataclasses.replace(self.space, baseline=baseline))
         return own_fit.arguments(values, args, kwargs)
 
     def train_in(self, executor: Executor) -> None:
@@ -302,8 +309,9 @@ class HyperModel(keras_tuner.HyperModel):
                 first = self._job(search, hp, trial, number)
                 job = training_trial.execution_of(first, next(self._executions[number]))
                 maker = dataclasses.replace(self.terms.model_maker, seed=job.seed)
+                another = job != first and self.terms.executor is None  # else a worker makes it
                 # a shared model was compiled for the baseline meanwhile
-                if job != first or maker.start.is_one(model):
+                if another or maker.start.is_one(model):
                     trial.make(maker, job.recipe, hp)
                 announce = tuner_border.Announcement()
                 written = [announce.before, of_trial, saving, announce.after]
@@ -348,7 +356,7 @@ class HyperModel(keras_tuner.HyperModel):
             with tuner_border.scope(tuner):
                 given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
                 if self._own_fit is not None:
-                    given = self._of_own_fit(self._own_fit, args, kwargs)
+                    given = self._of_own_fit(self._own_fit, tuner, args, kwargs)
                 search = self._open(tuner, (), completed_arguments(self.remembered, project, given))
                 self.remembered = Remembered.of(project, search.arguments)
                 if FACT not in project.facts():

@@ -71,7 +71,7 @@ def measured(call):
             else:
                 arguments = {**taken.arguments, "callbacks": [times]}
                 new = type(call)(call.model, again)
-                fields = (taken.build, arguments, taken.batch_size, EPOCHS, taken.metric, ())
+                fields = (taken.build, arguments, taken.batch_size, taken.metric, ())
                 history = winner.trained(Taken(new, *fields), recipe, maker, data, goal)
             seconds[name] = statistics.median(times.seconds)
             values[name].append(history.history[taken.metric][-1])

@@ -42,6 +42,11 @@ JIT = {
 AXIS_OPTIONS = AxisOptions({axis.name: axis.option for axis in AXES if axis.option is not None})
 
 
+ISOLATED = typer.Option(
+    "--isolated", help="Train each recipe in a process of its own, which may die."
+)
+
+
 Own = TypeVar("Own", bound="CommonOptions")
 
 
@@ -90,12 +95,7 @@ class CommonOptions:
     ] = 2
     seed: int = 0
     out: str
-    isolated: Annotated[
-        bool,
-        typer.Option(
-            "--isolated", help="Train each recipe in a process of its own, which may die."
-        ),
-    ] = False
+    isolated: Annotated[bool, ISOLATED] = False
     executor: Annotated[
         Literal["local", "ray"] | None,
         typer.Option(
@@ -318,6 +318,10 @@ METRIC = typer.Option(
     show_default="accuracy, else the model's first metric, else its loss",
     help="Metric to score by.",
 )
+DIRECTION = typer.Option(show_default="by the metric's name", help="Where the metric should go.")
+CHANCE_OPTION = typer.Option(
+    **NUMBER, show_default="from the labels", help="The metric of a model that learned nothing."
+)
 VALUES = typer.Option(
     show_default="default= in build(hp), else the lowest",
     help="Values of your own hyperparameters that you have today, such as units=32,lr=0.0001, or "
@@ -372,18 +376,8 @@ class SearchOptions(CommonOptions):
     values: Annotated[str | None, VALUES] = None
     loss: Annotated[str | None, LOSS] = None
     metric: Annotated[str | None, METRIC] = None
-    direction: Annotated[
-        Literal["max", "min"] | None,
-        typer.Option(show_default="by the metric's name", help="Where the metric should go."),
-    ] = None
-    chance: Annotated[
-        float | None,
-        typer.Option(
-            **NUMBER,
-            show_default="from the labels",
-            help="The metric of a model that learned nothing.",
-        ),
-    ] = None
+    direction: Annotated[Literal["max", "min"] | None, DIRECTION] = None
+    chance: Annotated[float | None, CHANCE_OPTION] = None
 
     axes: Annotated[Mapping[str, str], OWN_AXIS_OPTIONS]
 

@@ -165,7 +165,6 @@ def compiled_model(name: str, image_size: int, classes: int) -> Any:
     return model
 
 
-# Of a compiled model the first of these is scored, in this order.
 ONE_ROW = 2  # axes of an output of one row per example
 
 

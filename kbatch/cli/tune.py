@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from kbatch.cli.command import NUMBER, WHOLE, AxisOptions, told_plainly, with_options
-from kbatch.cli.search_options import AXIS_OPTIONS, axis_arguments
+from kbatch.cli.search_options import (
+    AXIS_OPTIONS,
+    CHANCE_OPTION,
+    DIRECTION,
+    ISOLATED,
+    METRIC,
+    axis_arguments,
+)
 from kbatch.errors import KbatchError, SearchError
 from kbatch.records import files
 
@@ -78,35 +85,14 @@ class TuneOptions:
         float | None,
         typer.Option(**NUMBER, help="Share to validate on, for a script that does not validate."),
     ] = None
-    metric: Annotated[
-        str | None,
-        typer.Option(
-            show_default="accuracy, else the model's first metric, else its loss",
-            help="Metric to score by.",
-        ),
-    ] = None
-    direction: Annotated[
-        Literal["max", "min"] | None,
-        typer.Option(show_default="by the metric's name", help="Where the metric should go."),
-    ] = None
-    chance: Annotated[
-        float | None,
-        typer.Option(
-            **NUMBER,
-            show_default="measured",
-            help="The metric of a model that learned nothing.",
-        ),
-    ] = None
+    metric: Annotated[str | None, METRIC] = None
+    direction: Annotated[Literal["max", "min"] | None, DIRECTION] = None
+    chance: Annotated[float | None, CHANCE_OPTION] = None
     confirm: Annotated[
         int, typer.Option(**WHOLE, help="Fresh seeds per recipe for the confirmation; 0 skips it.")
     ] = 3
     seed: Annotated[int, typer.Option(**WHOLE, help="Seed of weights, order and search.")] = 0
-    isolated: Annotated[
-        bool,
-        typer.Option(
-            "--isolated", help="Train each recipe in a process of its own, which may die."
-        ),
-    ] = False
+    isolated: Annotated[bool, ISOLATED] = False
     out: Annotated[
         str | None,
         typer.Option(

@@ -122,6 +122,20 @@ def warn(words: str) -> None:
     warnings.warn(words, stacklevel=level)
 
 
+def users_frame() -> FrameType | None:
+    """Return the innermost frame of code that belongs to no library; `None` if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None and _is_of_library(frame):
+        frame = frame.f_back
+    return frame
+
+
+def _is_of_library(frame: FrameType) -> bool:
+    package, file = _package(frame), frame.f_code.co_filename
+    known = package in LIBRARIES or package in sys.stdlib_module_names
+    return known or any(each in file for each in INSTALLED)
+
+
 def _package(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 

@@ -199,14 +199,19 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
     left_out = [size for size in sizes if size not in kept]
     if not left_out:
         return
-    for axis in space.space:
-        choice = isinstance(axis, keras_tuner.engine.hyperparameters.Choice)
-        if choice and axis.name == "batch_size":
-            keras_private.narrow_choice(axis, kept)
+    set_sizes(tuner, kept)
     names, shared = ", ".join(map(str, left_out)), f" and {devices} devices" * (devices > 1)
     users_code.warn(
         f"Batch sizes {names} are left out: there are {examples} training examples{shared}.",
     )
+
+
+def set_sizes(tuner: Any, sizes: Sequence[int]) -> None:
+    """Let a tuner draw these batch sizes, where it draws any."""
+    for axis in tuner.oracle.hyperparameters.space:
+        choice = isinstance(axis, keras_tuner.engine.hyperparameters.Choice)
+        if choice and axis.name == "batch_size":
+            keras_private.narrow_choice(axis, list(sizes))
 
 
 def declare(hp: keras_tuner.HyperParameters, found: Mapping[str, Any]) -> None:

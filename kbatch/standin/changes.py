@@ -133,7 +133,9 @@ class _Script:
         passes = recipe.accumulation_steps
         if recipe.optimizer != COMPILED:
             text = self._optimizer(recipe)
-            edit = None if compiled is None else self._replaced_optimizer(compiled, text)
+            edit = None
+            if compiled is not None and CLASSES[recipe.optimizer].startswith("keras."):
+                edit = self._replaced_optimizer(compiled, text)
             edits += [] if edit is None else [edit]
             words += [f"Compile with optimizer={text}."] if edit is None else []
         elif passes > 1:

@@ -89,13 +89,10 @@ class Constructor:
     """
 
     def __init__(self, model: keras.Model, policy: str) -> None:
-        if MADE_WITH not in vars(model):
-            raise _refusal(model, NotImplementedError("its class has no get_config()"))
-        self._class, self.policy = type(model), policy
+        self._class = type(model)
         self._arguments = vars(model)[MADE_WITH]
         flat = keras.tree.flatten(self._arguments)
         self._parts = {id(each): source_of(each, policy) for each in flat if _is_layer(each)}
-        self._built = _build_config(model)
         self._count = len(model.variables)
 
     def made(self, inputs: Any = None) -> Any:

@@ -26,7 +26,6 @@ class Copies:
         start: `StartWeights`.
         unlabelled: Boolean, whether the model is trained on inputs alone. Streams of kbatch have
             labels, which its steps then do not see.
-        policy: String, the user's dtype policy.
 
     Raises:
         ModelError: If Keras cannot make the model again.
@@ -34,10 +33,8 @@ class Copies:
 
     def __init__(self, model: keras.Model, inputs: Any = None, unlabelled: bool = False) -> None:
         self.unlabelled = unlabelled
-        self.policy = str(keras.config.dtype_policy().name)
-        self._source = source_of(model, self.policy)
-        self._compiled = compiled_by_user(model)
-        self._inputs = inputs if _is_called(model) else None
+        self._source = source_of(model, str(keras.config.dtype_policy().name))
+        self._compiled, self._inputs = compiled_by_user(model), inputs
         fresh = []
         for seed in SEEDS:
             with seed_scope(seed):
@@ -62,31 +59,57 @@ class Copies:
             take_labels_away(made)
         return made
 
+    @property
+    def sentence(self) -> str:
+        """What each training begins with, in words."""
+        return self.start.sentence
+
+
+NEW_MODEL = ("policy", "recompute", "normalization")  # axes that only a new model can take
+
 
 class SameModel:
     """A build function that returns one and the same model, which Keras cannot make again.
 
     Attributes:
         why: String, why it cannot.
+        unlabelled: See `Copies`.
     """
 
-    def __init__(self, model: keras.Model, why: str) -> None:
-        self._model, self.why = model, why
-        self.unlabelled = False
+    def __init__(self, model: keras.Model, why: str, unlabelled: bool) -> None:
+        self._model, self.why, self.unlabelled = model, why, unlabelled
 
     def __call__(self) -> keras.Model:
         """Return the model."""
+        if self.unlabelled:
+            take_labels_away(self._model)
         return self._model
+
+    @property
+    def sentence(self) -> str:
+        """What each training begins with, in words, and what is left out."""
+        return (
+            f"The model cannot be made anew ({self.why}), so {', '.join(NEW_MODEL)} are left out, "
+            "and each training begins with the weights that it has"
+        )
 
 
 STEPS = ("train_step", "test_step")
+OWN_STEP = "_kbatch_own_step"  # where a step without labels keeps the one that it calls
 
 
 def take_labels_away(model: keras.Model) -> None:
     """Let the steps of a model see the inputs alone, as if `fit` had been given nothing else."""
     for name in STEPS:
         step = getattr(model, name)
-        setattr(model, name, lambda data, step=step: step(_alone(data[0])))
+        if hasattr(step, OWN_STEP):
+            continue
+
+        def without_labels(data: Any, step: Any = step) -> Any:
+            return step(_alone(data[0]))
+
+        vars(without_labels)[OWN_STEP] = vars(model).get(name)
+        setattr(model, name, without_labels)
 
 
 def _alone(x: Any) -> Any:
@@ -97,7 +120,12 @@ def _alone(x: Any) -> Any:
 def give_labels_back(model: keras.Model) -> None:
     """Undo `take_labels_away`."""
     for name in STEPS:
-        vars(model).pop(name, None)
+        if not hasattr(vars(model).get(name), OWN_STEP):
+            continue
+        before = getattr(vars(model)[name], OWN_STEP)
+        delattr(model, name)
+        if before is not None:
+            setattr(model, name, before)
 
 
 def copies_of(
@@ -107,9 +135,4 @@ def copies_of(
     try:
         return Copies(model, inputs, unlabelled)
     except ModelError as error:
-        return SameModel(model, str(error.received))
-
-
-def _is_called(model: keras.Model) -> bool:
-    """Whether only a call makes the variables of a model."""
-    return not isinstance(model, keras.Sequential) and not hasattr(model, "inputs_struct")
+        return SameModel(model, str(error.received), unlabelled)

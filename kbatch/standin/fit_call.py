@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import keras
 
+from kbatch.runtime.users_code import users_frame
+
 KERAS_FIT = keras.Model.fit
 PARAMETERS = inspect.signature(KERAS_FIT)
-OWN_FOLDER = str(Path(__file__).resolve().parent.parent)  # of kbatch, whose calls are no user's
 
 
 @dataclass(frozen=True)
@@ -43,20 +42,6 @@ class FitCall:
     def epochs(self) -> int:
         """Integer, the epochs that the call asks for."""
         return max(int(self.arguments["epochs"]) - int(self.arguments["initial_epoch"]), 1)
-
-
-def users_frame() -> FrameType | None:
-    """Return the innermost frame of code that is neither kbatch's nor a library's."""
-    frame: FrameType | None = inspect.currentframe()
-    while frame is not None and not _is_users(frame):
-        frame = frame.f_back
-    return frame
-
-
-def _is_users(frame: FrameType) -> bool:
-    file = frame.f_code.co_filename
-    libraries = any(f"{folder}/" in file for folder in ("site-packages", "dist-packages"))
-    return not libraries and not file.startswith((OWN_FOLDER, sys.base_prefix, "<frozen"))
 
 
 @contextlib.contextmanager

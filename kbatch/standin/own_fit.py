@@ -12,15 +12,14 @@ from typing import Any
 
 import keras
 import keras_tuner
-import tensorflow as tf
 
 from kbatch.errors import SearchError
 from kbatch.models.maker import fresh_hyperparameters
+from kbatch.runtime import users_code
 from kbatch.standin.fit_call import FitCall, standing_in
-from kbatch.standin.taken import PASSED_ON, batch_size_of, listed, readable
+from kbatch.standin.taken import batch_size_of, readable_arguments
 
 MOST_SIZES = 12  # of a range of whole numbers; chosen by hand
-EPOCHS = ("epochs", "initial_epoch")
 
 
 class _Reached(BaseException):
@@ -34,7 +33,7 @@ class OwnFit:
     Attributes:
         fit: Function `fit(hp, model, *args, **kwargs)`.
         build: Function `build(hp)`.
-        declare: Function `declarefresh_hyperparameters(hp)`.
+        declare: Function `declare_hyperparameters(hp)`.
     """
 
     fit: Callable[..., Any]
@@ -84,35 +83,25 @@ class OwnFit:
         self.build(of_build)
         known = {each.name for each in of_build.space}
         own = [each for each in hp.space if each.name not in known]
-        others = []
-        for axis in own:
-            other = next((each for each in _values(axis) if each != hp.values[axis.name]), None)
-            if other is None:
-                continue
+        varying = [each for each in own if len(_values(each)) > 1]
+        for axis in varying:
+            other = next(each for each in _values(axis) if each != hp.values[axis.name])
             varied = fresh_hyperparameters({**hp.values, axis.name: other})
             if batch_size_of(self.call(varied, args, kwargs)) != size:
-                return Batch(size, axis.name, tuple(_values(axis)), _names(own, axis.name))
-            others.append(axis.name)
-        return Batch(size, None, (), tuple(others))
-
-    def today(
-        self, values: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
-    ) -> int:
-        """Return the batch size that it trains with today."""
-        return batch_size_of(self.call(fresh_hyperparameters(values), args, kwargs))
+                names = tuple(each.name for each in varying if each is not axis)
+                return Batch(size, axis.name, tuple(sorted(_values(axis))), names)
+        return Batch(size, None, (), tuple(each.name for each in varying))
 
     def arguments(
         self, values: Mapping[str, Any], args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Return the arguments of a search: what `model.fit` is given with today's values."""
         call = self.call(fresh_hyperparameters(values), args, kwargs)
-        given, notes = dict(call.arguments), list[str]()
-        given["x"] = readable(given["x"], given["steps_per_epoch"], notes)
-        given["callbacks"] = listed(given["callbacks"])
-        passed = {name: given[name] for name in PASSED_ON if given[name] is not None}
-        if isinstance(given["x"], tf.data.Dataset):
-            passed["batched"] = True  # as `fit` takes it
-        return {**passed, **{name: kwargs[name] for name in kwargs if name in EPOCHS}}
+        found, notes = readable_arguments(call)
+        for note in notes:
+            users_code.warn(f"{note}.")
+        epochs = {"epochs": kwargs["epochs"]} if "epochs" in kwargs else {}
+        return {**found, **epochs}
 
 
 @dataclass(frozen=True)
@@ -136,7 +125,3 @@ def _values(axis: Any) -> list[Any]:
     """The values of a hyperparameter; of a wide range of whole numbers, some."""
     values = list(getattr(axis, "values", (False, True)))
     return values[:: max(len(values) // MOST_SIZES, 1)]
-
-
-def _names(own: Sequence[Any], batch: str) -> tuple[str, ...]:
-    return tuple(each.name for each in own if each.name != batch)

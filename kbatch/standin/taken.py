@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import os
 import types
@@ -34,7 +35,6 @@ PASSED_ON = (
     *("validation_batch_size", "class_weight", "callbacks"),
 )
 DATASETS = (tf.data.Dataset, keras.utils.PyDataset)
-NEW_MODEL = ("policy", "recompute", "normalization")  # axes that only a new model can take
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,6 @@ class Taken:
         build: Build function of models like the one that was to be trained.
         arguments: Arguments of a tuner's `search` by name.
         batch_size: Integer, examples of an update today.
-        epochs: Integer, epochs that were asked for.
         metric: String, the metric to score by.
         notes: Tuple of sentences, what was taken and what is not as in the call.
     """
@@ -54,7 +53,6 @@ class Taken:
     build: Copies | SameModel
     arguments: Mapping[str, Any]
     batch_size: int
-    epochs: int
     metric: str
     notes: tuple[str, ...]
 
@@ -68,32 +66,26 @@ class Taken:
             KbatchError: If something of it cannot be searched.
         """
         _check_model(call.model)
-        given = dict(call.arguments)
-        notes = _left_out(given)
-        if _was_trained(call.model):
-            notes.append("The optimizer begins anew in each training, without what it had gathered")
-        given["x"] = readable(given["x"], given["steps_per_epoch"], notes)
-        given["validation_data"] = _cut(given["validation_data"], given["validation_steps"], notes)
-        if validation_split is not None and given["validation_data"] is None:
-            _split(given, validation_split)
-        if given["validation_data"] is None and not given["validation_split"]:
+        arguments, notes = readable_arguments(call)
+        batch = _batch_size(arguments["x"], call.arguments["batch_size"])
+        if validation_split is not None and "validation_data" not in arguments:
+            _split(arguments, validation_split)
+        if "validation_data" not in arguments and not arguments["validation_split"]:
             raise SearchError(
                 "A training must have something to validate on",
                 "a fit without validation_data and validation_split",
                 "Pass --validation-split 0.2 (in Python validation_split=0.2)",
             )
-        x = given["x"]
-        unlabelled = _label(given)
-        x = given["x"]
-        build = copies_of(call.model, first_inputs(x), unlabelled)
-        arguments = {name: given[name] for name in PASSED_ON if given[name] is not None}
-        arguments["callbacks"] = listed(given["callbacks"])
-        if isinstance(x, tf.data.Dataset):
-            arguments["batched"] = True  # as `fit` takes it
-        name = metric or f"val_{_scored(build(), given)}"
-        notes.append(build.start.sentence if isinstance(build, Copies) else _same(build))
-        batch = _batch_size(x, given["batch_size"])
-        return cls(call, build, arguments, batch, call.epochs, name, tuple(notes))
+        inputs = first_inputs(arguments["x"])
+        build = copies_of(call.model, inputs, unlabelled=_label(arguments))
+        name = metric or f"val_{_scored(build(), arguments)}"
+        notes = [*notes, *_left_out(call), build.sentence]
+        return cls(call, build, arguments, batch, name, tuple(notes))
+
+    @property
+    def epochs(self) -> int:
+        """Integer, the epochs that were asked for."""
+        return self.call.epochs
 
     @property
     def told(self) -> str:
@@ -133,12 +125,12 @@ class Taken:
         """Return copies of the callbacks whose files do not take the place of the script's own."""
         own = [each for each in self.arguments["callbacks"] if not isinstance(each, ONLY_LATER)]
         user_callbacks.check_callbacks(own, schedule=False)
-        copies = user_callbacks.copies_of_callbacks(own, "")
+        copies = copy.deepcopy(own)
         for callback in copies:
             for name in PATHS:
                 path = vars(callback).get(name)
                 if isinstance(path, (str, os.PathLike)):
-                    moved = folder / "callbacks" / Path(path).name.lstrip(".")
+                    moved = folder / "callbacks" / Path(path).name
                     moved.parent.mkdir(parents=True, exist_ok=True)
                     setattr(callback, name, str(moved))
         return copies
@@ -199,32 +191,36 @@ def _with_baseline(space: Space, baseline: Recipe) -> Space:
     return dataclasses.replace(space, baseline=baseline)
 
 
-def _same(build: SameModel) -> str:
-    axes = ", ".join(NEW_MODEL)
-    return (
-        f"The model cannot be made anew ({build.why}), so {axes} are left out, and each training "
-        "begins with the weights that it has"
-    )
-
-
 def _label(given: dict[str, Any]) -> bool:
     """Give inputs that come alone the labels that a stream must have; tell whether they do."""
-    x, validation = given["x"], given["validation_data"]
-    if isinstance(x, tf.data.Dataset):
-        if isinstance(x.element_spec, tuple):
-            return False
-        given["x"] = x.map(_with_unseen)
-    elif given["y"] is not None or isinstance(x, keras.utils.PyDataset):
+    x, validation = given["x"], given.get("validation_data")
+    if isinstance(x, keras.utils.PyDataset) or "y" in given or _has_labels(x):
         return False
+    if _has_labels(validation):
+        raise DataError(
+            "Data to validate on must have labels if those to train on have, and else none",
+            "labels to validate on alone",
+            "Leave them out, or pass labels to train on too",
+        )
+    if isinstance(x, tf.data.Dataset):
+        given["x"] = x.map(_with_unseen)
     else:
         given["y"] = _unseen(x)
     if isinstance(validation, tf.data.Dataset):
-        if not isinstance(validation.element_spec, tuple):
-            given["validation_data"] = validation.map(_with_unseen)
+        given["validation_data"] = validation.map(_with_unseen)
     elif validation is not None:
         inputs = validation[0] if isinstance(validation, (tuple, list)) else validation
         given["validation_data"] = (inputs, _unseen(inputs))
     return True
+
+
+def _has_labels(data: Any) -> bool:
+    """Whether a dataset, or what validates, tells inputs and labels apart."""
+    if isinstance(data, tf.data.Dataset):
+        return isinstance(data.element_spec, tuple)
+    if isinstance(data, keras.utils.PyDataset):
+        return isinstance(data[0], tuple)
+    return isinstance(data, tuple) and len(data) > 1
 
 
 def _unseen(x: Any) -> np.ndarray:
@@ -281,15 +277,17 @@ def _was_trained(model: keras.Model) -> bool:
     return optimizer is not None and optimizer.built and int(optimizer.iterations) > 0
 
 
-def _left_out(given: Mapping[str, Any]) -> list[str]:
-    """Sentences on arguments of `fit` that a search does not follow."""
-    notes = []
+def _left_out(call: FitCall) -> list[str]:
+    """Sentences on what of a call a search does not follow."""
+    given, notes = call.arguments, list[str]()
+    if _was_trained(call.model):
+        notes.append("The optimizer begins anew in each training, without what it had gathered")
     if given["shuffle"] is False:
         notes.append("shuffle=False is left out: the data are shuffled in every pass")
     if given["initial_epoch"]:
         first = given["initial_epoch"]
         notes.append(f"initial_epoch={first}: only the epochs after it count, from 0 in the search")
-    own = [type(each).__name__ for each in listed(given["callbacks"]) if _is_own(each)]
+    own = [type(each).__name__ for each in _listed(given["callbacks"]) if _is_own(each)]
     if own:
         notes.append(f"Callbacks of your own ({', '.join(own)}) run in each trial too, as copies")
     return notes
@@ -301,15 +299,29 @@ def _is_own(callback: Any) -> bool:
     return own or isinstance(callback, keras.callbacks.LambdaCallback)
 
 
-def listed(callbacks: Any) -> list[Any]:
-    """Return callbacks as a list."""
+def readable_arguments(call: FitCall) -> tuple[dict[str, Any], list[str]]:
+    """Return the arguments of a search that `fit` was given, and sentences on what they became.
+
+    Data can be read again in each pass, as many batches of them as `fit` was to read.
+    """
+    given, notes = dict(call.arguments), list[str]()
+    given["x"] = _readable(given["x"], given["steps_per_epoch"], notes)
+    given["validation_data"] = _cut(given["validation_data"], given["validation_steps"], notes)
+    given["callbacks"] = _listed(given["callbacks"])
+    arguments = {name: given[name] for name in PASSED_ON if given[name] is not None}
+    if isinstance(given["x"], tf.data.Dataset):
+        arguments["batched"] = True  # as `fit` takes it
+    return arguments, notes
+
+
+def _listed(callbacks: Any) -> list[Any]:
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
     return [] if callbacks is None else list(keras.tree.flatten(callbacks))
 
 
-def readable(x: Any, steps: int | None, notes: list[str]) -> Any:
-    """Return training data that can be read again in each pass, cut to the steps of an epoch."""
+def _readable(x: Any, steps: int | None, notes: list[str]) -> Any:
+    """Training data that can be read again in each pass, cut to the steps of an epoch."""
     if _is_generator(x):
         x = _read(x, steps, notes, "steps_per_epoch")
     if isinstance(x, tf.data.Dataset) and steps is not None:
@@ -358,7 +370,7 @@ def _cut(validation: Any, steps: int | None, notes: list[str]) -> Any:
 def _split(given: dict[str, Any], share: float) -> None:
     """Cut validation data off the training data, as `--validation-split` asks."""
     x = given["x"]
-    if not isinstance(x, tf.data.Dataset):
+    if not isinstance(x, tf.data.Dataset):  # arrays; kbatch refuses others with a sentence
         given["validation_split"] = share
         return
     batches = int(x.cardinality())

@@ -28,6 +28,7 @@ from kbatch.results.report import Report, write
 from kbatch.results.report import report as report_of
 from kbatch.space import Space
 from kbatch.standin import winner
+from kbatch.standin.copies import give_labels_back
 from kbatch.standin.fit_call import PARAMETERS, FitCall, keras_own_fit
 from kbatch.standin.taken import Taken
 from kbatch.training.arguments import FitArguments, seconds_of
@@ -97,9 +98,10 @@ class Found:
         own = Project(self.tuner.project_dir)
         search = hypermodel.prepared.matching(own, (), _given(arguments), None)
         maker = hypermodel.terms.model_maker
-        data = arguments.data(lambda: inputs_of(self.taken.call.model))
         if search is not None:
             data = search.data
+        else:  # somebody has trained in the project meanwhile
+            data = arguments.data(lambda: inputs_of(self.taken.call.model))
         goal = Goal.from_dict(own.facts()["goal"])
         return winner.trained(self.taken, self.recipe, maker, data, goal)
 
@@ -110,6 +112,13 @@ def _given(arguments: FitArguments) -> dict[str, Any]:
 
 def searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
     """Search, confirm and report, in a folder; the same call goes on where it was."""
+    try:
+        return _searched(taken, wishes, folder)
+    finally:
+        give_labels_back(taken.call.model)
+
+
+def _searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
     began = time.monotonic()
     spec = ModelSpec.of(taken.build, seed=wishes.seed)
     space = taken.space(wishes.space, wishes.axes)
@@ -141,7 +150,7 @@ def searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
             confirm(tuner, top=1, seeds=wishes.confirm_seeds, **limit)
         write(folder)
     page.write(folder)
-    return Found(taken, tuner, *_chosen(report_of(tuner), tuner))
+    return Found(taken, tuner, *_chosen(report_of(tuner)))
 
 
 def _chance(taken: Taken, wishes: Wishes, folder: Path) -> float | None:
@@ -174,7 +183,7 @@ def _seconds(taken: Taken, spec: ModelSpec, wishes: Wishes, folder: Path) -> flo
     return float(f"{min(max(whole, LEAST_SECONDS), longest):.3g}")
 
 
-def _chosen(report: Report, tuner: Tuner) -> tuple[Recipe, str]:
+def _chosen(report: Report) -> tuple[Recipe, str]:
     """The recipe to train by, and why: the best if it is surely better, else today's."""
     baseline = next((each for each in report.records if each.baseline), None)
     if baseline is None:

@@ -13,12 +13,13 @@ from typing import Any
 
 import keras
 import numpy as np
+from scipy import stats
 
 from kbatch.runtime import keras_private
 
 COMPARED = 20_000  # numbers of a variable that are compared with fresh ones; chosen by hand
 FEWEST = 30  # numbers from which on a distribution is compared; chosen by hand
-SURE = 1e-4  # probability below which a variable is no fresh one; chosen by hand
+SURE = 1e-4  # p-value (Kolmogorov-Smirnov) below which a variable is no fresh one; chosen by hand
 BOUND = 0.02  # two draws whose largest numbers differ by less come from a bounded distribution
 SEED_STATE = "seed_generator_state"
 
@@ -106,7 +107,7 @@ def _is_fresh(value: np.ndarray, drawn: Sequence[np.ndarray]) -> bool:
     bound = max(one.max(), other.max())
     if abs(one.max() - other.max()) < BOUND * bound and own.max() > (1 + BOUND) * bound:
         return False
-    return _alike(_flat(value), _flat(first))
+    return bool(stats.ks_2samp(_flat(value), _flat(first)).pvalue > SURE)
 
 
 def _flat(value: np.ndarray) -> np.ndarray:
@@ -115,22 +116,12 @@ def _flat(value: np.ndarray) -> np.ndarray:
     return flat[::step]
 
 
-def _alike(value: np.ndarray, drawn: np.ndarray) -> bool:
-    """Whether two samples may come from one distribution (Kolmogorov and Smirnov's test)."""
-    both = np.sort(np.concatenate([value, drawn]))
-    shares = [np.searchsorted(np.sort(each), both, "right") / each.size for each in (value, drawn)]
-    distance = np.abs(shares[0] - shares[1]).max()
-    size = value.size * drawn.size / (value.size + drawn.size)
-    return bool(2 * np.exp(-2 * size * distance**2) > SURE)
-
-
 def _with_neighbours(model: keras.Model, loaded: dict[int, bool]) -> dict[int, bool]:
     """What was trained with a variable was trained too: its layer, or all that an optimizer has."""
     places = {id(variable): place for place, variable in enumerate(model.variables)}
     groups = [own_variables(layer) for layer in keras_private.flatten_layers(model)]
     optimizer = getattr(model, "optimizer", None)
     if optimizer is not None and optimizer.built and int(optimizer.iterations) > 0:
-        groups.append(list(model.trainable_variables))
         loaded = {**loaded, **{places[id(each)]: True for each in model.trainable_variables}}
     for group in groups:
         own = [places[id(each)] for each in group if places.get(id(each)) in loaded]

@@ -9,18 +9,17 @@ from typing import Any
 import keras
 
 from kbatch.callbacks.clock import TrainingClock
+from kbatch.callbacks.horizon import measure_validation
 from kbatch.callbacks.rate import MovingAverage
 from kbatch.data.validation import Data
 from kbatch.errors import ModelError
 from kbatch.models.compilation import as_built, compile_for
 from kbatch.models.maker import ModelMaker
-from kbatch.models.policies import policy_scope
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import policy_of_keras
-from kbatch.runtime import keras_private
-from kbatch.standin.copies import give_labels_back, take_labels_away
-from kbatch.standin.taken import NEW_MODEL, Taken
+from kbatch.standin.copies import NEW_MODEL, give_labels_back, take_labels_away
+from kbatch.standin.taken import Taken
 from kbatch.training.pace import Pace, RunOptions
 from kbatch.training.run import fit_arguments, recipe_scope
 
@@ -73,12 +72,12 @@ def _fit(
     model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: RunOptions, taken: Taken
 ) -> keras.callbacks.History:
     clock = TrainingClock(recipe.steps_per_update)
-    curve: list[tuple[float, float]] = []
-    pace = Pace(recipe, data.training.examples, goal, options, clock, lambda: curve)
     average = MovingAverage(clock, recipe.ema) if recipe.ema is not None else None
     measured = nullcontext if average is None else average.measured
-    validation = _EpochValidation(data.validation, clock, measured, goal.metric, curve)
-    validation.epochs = taken.call.arguments["validation_freq"]
+    every = taken.call.arguments["validation_freq"]
+    validation = _EpochValidation(data.validation, clock, measured, goal.metric, every)
+    curve = validation.curve
+    pace = Pace(recipe, data.training.examples, goal, options, clock, lambda: curve)
     callbacks: Sequence[Any] = [
         clock,
         *([] if average is None else [average]),
@@ -93,27 +92,33 @@ def _fit(
 
 
 class _EpochValidation(keras.callbacks.Callback):
-    """Puts what validation measures after an epoch into its logs, as `fit` does."""
+    """Puts what validation measures after an epoch into its logs, as `fit` does.
+
+    Attributes:
+        curve: List of `(train_seconds, value)` of the metric.
+    """
 
     def __init__(
-        self, batches: Any, clock: TrainingClock, measured: Any, metric: str, curve: list[Any]
+        self, batches: Any, clock: TrainingClock, measured: Any, metric: str, every: Any
     ) -> None:
         super().__init__()
         self._batches, self._clock, self._measured = batches, clock, measured
-        self._metric, self._curve = metric, curve
-        self.epochs: Any = 1  # as `validation_freq`: after how many epochs, or after which
+        self._metric, self._every = metric, every  # as `validation_freq`: a number, or epochs
+        self.curve: list[tuple[float, float]] = []
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        from kbatch.callbacks.horizon import measure_validation
-
-        every = self.epochs if isinstance(self.epochs, int) else 0
-        if (epoch + 1) % every if every else epoch + 1 not in self.epochs:
+        if not self._is_due(epoch + 1):
             return
         with self._clock.paused(), self._measured():
             found = measure_validation(self.model, self._batches)
         logs |= {f"val_{name}": value for name, value in found.items()}
         if self._metric in logs:
-            self._curve.append((self._clock.seconds, logs[self._metric]))
+            self.curve.append((self._clock.seconds, logs[self._metric]))
+
+    def _is_due(self, epoch: int) -> bool:
+        if isinstance(self._every, int):
+            return epoch % self._every == 0
+        return epoch in self._every
 
 
 def _hand_over(model: keras.Model, own: keras.Model) -> None:
@@ -125,6 +130,4 @@ def _hand_over(model: keras.Model, own: keras.Model) -> None:
             f"{len(shapes[0])} weights for {len(shapes[1])}",
             "Take the winner's own code: kbatch export",
         )
-    with policy_scope("float32", str(keras.config.dtype_policy().name)):
-        for mine, trained_one in zip(own.weights, model.weights, strict=True):
-            mine.assign(keras_private.tensorflow_variable(trained_one))
+    own.set_weights(model.get_weights())

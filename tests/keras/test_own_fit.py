@@ -68,7 +68,7 @@ def test_a_batch_size_inside_of_data_is_found():
 
 
 def test_values_of_today_count():
-    assert OwnFit.of(Guide()).today({"batch_size": 64}, (), {}) == 64
+    assert OwnFit.of(Guide()).batch({"batch_size": 64}).today == 64
 
 
 def test_a_hypermodel_without_a_fit_of_its_own_has_none():
@@ -96,8 +96,14 @@ def test_what_fit_does_around_is_kept(tmp_path):
     arguments = tuner.hypermodel.remembered.arguments
     assert [type(each).__name__ for each in arguments.callbacks] == ["TerminateOnNaN"]
     assert np.array_equal(next(iter(arguments.x.unbatch().batch(240)))[1], 1 - Y[:240])
+    axes = {axis.name: axis.values for axis in tuner.oracle.get_space().space}
+    assert axes["batch_size"] == [20, 40]
+    sizes = {each.recipe.batch_size for each in kbatch.report(tuner).records}
+    assert sizes <= {20, 40}
     baseline = next(each for each in kbatch.report(tuner).records if each.baseline)
     assert baseline.recipe.batch_size == 20
+    again = searched(tmp_path, Rebatching())
+    assert len(kbatch.report(again).records) == 2
 
 
 def test_executions_are_seeds_whose_mean_is_the_score(tmp_path):

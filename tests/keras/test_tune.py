@@ -1,5 +1,7 @@
 """A call of fit, taken as it is: the search made of it, and the training of what won."""
 
+from contextlib import nullcontext
+
 import keras
 import numpy as np
 import pandas as pd
@@ -15,6 +17,7 @@ from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.standin import winner
+from kbatch.standin.configuration import noting
 from kbatch.standin.copies import take_labels_away
 from kbatch.standin.fit_call import KERAS_FIT, FitCall, standing_in
 from kbatch.standin.taken import Taken
@@ -189,25 +192,25 @@ def test_a_call_is_tuned_and_goes_on(tmp_path, monkeypatch):
     assert len(again.report.records) == before
 
 
-def test_a_vae_without_labels_is_tuned(tmp_path):
-    class Halves(keras.Model):
-        def __init__(self, part):
-            super().__init__()
-            self.part = part
+class Halves(keras.Model):
+    def __init__(self, part):
+        super().__init__()
+        self.part = part
 
-        def train_step(self, data):
-            with tf.GradientTape() as tape:
-                loss = tf.reduce_mean((self.part(data) - data) ** 2)
-            variables = self.part.trainable_variables
-            self.optimizer.apply(tape.gradient(loss, variables), variables)
-            return {"loss": loss}
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self.part(data) - data) ** 2)
+        variables = self.part.trainable_variables
+        self.optimizer.apply(tape.gradient(loss, variables), variables)
+        return {"loss": loss}
 
-        def test_step(self, data):
-            return {"loss": tf.reduce_mean((self.part(data) - data) ** 2)}
+    def test_step(self, data):
+        return {"loss": tf.reduce_mean((self.part(data) - data) ** 2)}
 
-    from kbatch.standin.configuration import noting
 
-    with noting():
+@pytest.mark.parametrize("arguments_noted", [True, False], ids=["made anew", "the model itself"])
+def test_a_model_without_labels_is_tuned(arguments_noted, tmp_path):
+    with noting() if arguments_noted else nullcontext():
         model = Halves(keras.Sequential([layers.Input((8,)), layers.Dense(3), layers.Dense(8)]))
     model.compile("adam")
     given = {"validation_data": (X[:80],), "epochs": 2, "verbose": 0, "directory": tmp_path}
@@ -216,6 +219,12 @@ def test_a_vae_without_labels_is_tuned(tmp_path):
     assert (goal.metric, goal.direction) == ("val_loss", "min")
     assert len(tuned.history.history["val_loss"]) == 2
     assert "train_step" not in vars(model)
+    model.fit(X[80:], verbose=0)
+
+
+def test_labels_to_validate_on_alone_are_refused():
+    with pytest.raises(DataError, match="labels to validate on alone"):
+        taken(y=None, validation_split=0.0, validation_data=(X, Y))
 
 
 def test_unknown_arguments_are_refused():

@@ -159,3 +159,10 @@ def test_a_late_import_does_not_move_the_policy():
     changes = changes_of(ARRAYS + "import matplotlib\n", "t.py", 4, TODAY, recipe)
     first = [each for each in changes.diff.splitlines() if not each.startswith(("-", "@"))]
     assert first[2] == '+keras.config.set_dtype_policy("mixed_float16")'
+
+
+def test_an_optimizer_that_keras_lacks_is_said_in_words():
+    recipe = Recipe(32, "lars", 1.0)
+    changes = changes_of(ARRAYS, "t.py", 4, TODAY, recipe)
+    assert changes.diff == ""
+    assert changes.others[0].startswith("Compile with optimizer=LARS(")

@@ -72,7 +72,7 @@ def objective() -> keras_tuner.Objective:
 class HyperModel(keras_tuner.HyperModel):
     """A hypermodel whose trials train for the same seconds, and score by the accuracy they hold.
 
-    Use it with any stock tuner but Hyperband, with `objective=kbatch.objective()`. Before the first
+    Use it with any stock tuner, with `objective=kbatch.objective()`. Before the first
     trial, the baseline (today's way of training) is trained once for the same seconds. A trial that
     runs out of memory or into NaN scores 0 and the search goes on; a bug in `build` stops it at
     once. All measurements are appended to `records.jsonl` in the folder `kbatch` of the tuner's
@@ -261,6 +261,7 @@ class HyperModel(keras_tuner.HyperModel):
         """
         with border(BUILD):
             self._trial = Trial()
+            tuner_border.begin_anew(hp)
             recipe = self.space.recipe(hp)
             fitted = self.terms.fitted(recipe)
             if not called_by_a_tuner():
@@ -357,6 +358,7 @@ class HyperModel(keras_tuner.HyperModel):
                 given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
                 if self._own_fit is not None:
                     given = self._of_own_fit(self._own_fit, tuner, args, kwargs)
+                given |= tuner_border.epochs_of_search(tuner, given, self.terms.seconds_per_trial)
                 search = self._open(tuner, (), completed_arguments(self.remembered, project, given))
                 self.remembered = Remembered.of(project, search.arguments)
                 if FACT not in project.facts():

@@ -22,6 +22,8 @@ KEPT_AT_RUNGS = (2, 3)
 # than the baseline.
 WHOLE_RUNG = 4
 
+ROUNDING = 1e-9  # of a share: epochs over epochs is a mark but for rounding
+
 
 def values_at_rungs(
     curve: Curve, horizon: float, gain: Callable[[Curve], float]
@@ -56,6 +58,28 @@ class Questions:
         values = values_at_rungs(curve, self._horizon, self._gain)
         first, self._asked = self._asked, len(values)
         return all(self._ask(rung, values[rung]) for rung in range(first, len(values)))
+
+
+# What Hyperband notes in the values of a trial: its epochs, and with whose weights it goes on. A
+# trial of more epochs is another training than that of fewer, so they stay among its values.
+EPOCHS, GOES_ON_FROM = "tuner/epochs", "tuner/trial_id"
+BRACKET = (GOES_ON_FROM, "tuner/initial_epoch", "tuner/bracket", "tuner/round")
+LEAST_MEASURED = 3  # measurements of a share of the horizon: fewer hold no value
+
+
+@dataclass(frozen=True)
+class Share:
+    """The share of the horizon that Hyperband gives a trial; it can be pickled.
+
+    The trial ends at the first measurement at or past it.
+    """
+
+    share: float
+
+    def questions(self, horizon: float) -> Callable[[Curve], bool]:
+        """Return what tells after each measurement whether the trial goes on."""
+        ends = self.share * horizon * (1 - ROUNDING)
+        return lambda curve: len(curve) < LEAST_MEASURED or curve[-1][0] < ends
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from kbatch.runtime import device, keras_private, users_code
 from kbatch.search import proposals
 from kbatch.search.oracle import Oracle
 from kbatch.search.proposals import Load
-from kbatch.search.rungs import values_at_rungs
+from kbatch.search.rungs import EPOCHS, GOES_ON_FROM, Share, values_at_rungs
 from kbatch.space import Combination, Space
 
 OBJECTIVE = "score"
@@ -80,12 +80,6 @@ def check_one_process() -> None:
 
 def check(tuner: Any) -> None:
     """Refuse tuners whose trials cannot be compared fairly."""
-    if isinstance(tuner.oracle, keras_tuner.oracles.HyperbandOracle):
-        raise SearchError(
-            "Every trial must get the same seconds",
-            "Hyperband, which gives them different ones",
-            "Use kbatch.Tuner, which stops poor trials early too, or RandomSearch, say",
-        )
     device.check_strategy(strategy_of(tuner))
     overriding = [name for name in ("optimizer", "loss", "metrics") if getattr(tuner, name, None)]
     if overriding:
@@ -225,13 +219,40 @@ def declared(tuner: Any) -> Callable[[], list[Any]]:
     return lambda: list(tuner.oracle.hyperparameters.space)
 
 
-def question(of_trial: Any, goal: Goal, baseline: Record) -> Callable[[int, float], bool] | None:
-    """Return the function that asks the oracle whether a trial goes on after a rung.
+def epochs_of_search(tuner: Any, given: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
+    """Return `epochs=` for a search by Hyperband, which has it, unless the horizon is given."""
+    if not is_hyperband(tuner) or seconds is not None or given.get("epochs") is not None:
+        return {}
+    return {"epochs": tuner.oracle.max_epochs}
 
-    Returns a function of the rung's number and of what the trial had gained there; `None` for the
-    oracle of a stock tuner, whose trials all train to the horizon.
+
+def is_hyperband(tuner: Any) -> bool:
+    """Whether the trials of a tuner train for different numbers of epochs."""
+    return isinstance(tuner.oracle, keras_tuner.oracles.HyperbandOracle)
+
+
+def begin_anew(hp: keras_tuner.HyperParameters) -> None:
+    """Keep Hyperband from loading the weights of the shorter trial that one goes on with.
+
+    They are those of its best measurement, without the optimizer's slots. With the same seed a
+    training from the first update on is the one that would have gone on.
+    """
+    hp.values.pop(GOES_ON_FROM, None)
+
+
+def question(
+    of_trial: Any, goal: Goal, baseline: Record
+) -> Callable[[int, float], bool] | Share | None:
+    """Return what tells whether a trial goes on.
+
+    Returns a function of the rung's number and of what the trial had gained there; for Hyperband
+    the share of the horizon that its epochs are of all; `None` for the oracle of any other stock
+    tuner, whose trials all train to the horizon.
     """
     oracle = of_trial.tuner.oracle
+    if is_hyperband(of_trial.tuner):
+        epochs = of_trial.trial.hyperparameters.values.get(EPOCHS, oracle.max_epochs)
+        return Share(epochs / oracle.max_epochs) if epochs < oracle.max_epochs else None
     if not isinstance(oracle, Oracle):
         return None
     oracle.know_start(_values_at_rungs(goal, baseline), baseline.score)

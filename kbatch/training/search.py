@@ -28,6 +28,7 @@ from kbatch.records.store import BASELINE_TRIAL, PARTED, Record
 from kbatch.results.words import own_values
 from kbatch.rules import scaling
 from kbatch.runtime.worker import LOST, Death
+from kbatch.search.rungs import EPOCHS, Share
 from kbatch.space import Space
 from kbatch.training import out_of_memory, run
 from kbatch.training.arguments import FitArguments
@@ -66,7 +67,7 @@ class Search:
         callbacks: Sequence[Any] | None = None,
         checkpoint: Checkpoint | None = None,
         test: tf.data.Dataset | None = None,
-        ask: Callable[[int, float], bool] | None = None,
+        ask: Callable[[int, float], bool] | Share | None = None,
     ) -> Record:
         """Return the record of a training: the one that the project has, or a new one."""
         with self.project.hold():
@@ -132,7 +133,7 @@ class Search:
             record.trial,
             seed,
             record.recipe,
-            dict(record.values),
+            {name: value for name, value in record.values.items() if name != EPOCHS},
             record.learning_rate_at_32,
         )
         return self.train(job, test=test)
@@ -174,7 +175,7 @@ class Search:
         callbacks: Sequence[Any] | None,
         checkpoint: Checkpoint | None,
         test: tf.data.Dataset | None,
-        ask: Callable[[int, float], bool] | None,
+        ask: Callable[[int, float], bool] | Share | None,
     ) -> Order:
         if callbacks is None:
             callbacks = user_callbacks.copies_of_callbacks(

@@ -21,14 +21,14 @@ from kbatch.callbacks.horizon import evaluated, single_numbers
 from kbatch.data.validation import Data
 from kbatch.models.maker import ModelMaker
 from kbatch.models.start import Start
-from kbatch.outcome import Goal, Outcome
+from kbatch.outcome import Curve, Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.at_most_once import Job
 from kbatch.runtime import device, device_memory, keras_private, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import Death
 from kbatch.search.oracle import REPEAT
-from kbatch.search.rungs import Questions
+from kbatch.search.rungs import BRACKET, Questions, Share
 from kbatch.training import out_of_memory
 from kbatch.training.pace import RunOptions
 from kbatch.training.progress import Watcher
@@ -161,12 +161,16 @@ class Order:
     # batches that the kept weights are evaluated on too
     test: tf.data.Dataset | None = None
     # function of a rung's number and of what the trial had gained there, which tells whether it
-    # goes on
-    ask: Callable[[int, float], bool] | None = None
+    # goes on; or the share of the horizon that it is given
+    ask: Callable[[int, float], bool] | Share | None = None
 
-    def asked(self, goal: Goal) -> Questions | None:
+    def asked(self, goal: Goal) -> Callable[[Curve], bool] | None:
         """Return what asks after each measurement whether the training goes on."""
-        return None if self.ask is None else Questions(goal.seconds, goal.gain, self.ask)
+        if self.ask is None:
+            return None
+        if isinstance(self.ask, Share):
+            return self.ask.questions(goal.seconds)
+        return Questions(goal.seconds, goal.gain, self.ask)
 
 
 @dataclass(frozen=True)
@@ -286,7 +290,8 @@ def job_of_repeat(
     remarks: tuple[str, ...],
 ) -> Job:
     """Return the training of a trial."""
-    values = {name: value for name, value in hp.values.items() if name != REPEAT}
+    left_out = (REPEAT, *BRACKET)
+    values = {name: value for name, value in hp.values.items() if name not in left_out}
     seed = maker_of_repeat(model_maker, hp).seed
     first = hp.values.get(REPEAT)
     repeats = None if first is None else int(first)

@@ -41,15 +41,6 @@ def test_what_cannot_be_compared_fairly_is_refused_by_name(make, text, points, t
         search(make(tmp_path), points)
 
 
-def test_hyperband_is_refused_by_name(points, tmp_path):
-    hypermodel = HyperModel(build, SPACE, seconds_per_trial=SECONDS)
-    tuner = keras_tuner.Hyperband(
-        hypermodel, objective=kbatch.objective(), max_epochs=4, directory=tmp_path, project_name="p"
-    )
-    with pytest.raises(SearchError, match="Hyperband"):
-        search(tuner, points)
-
-
 def test_chief_and_workers_are_refused_by_name(tmp_path, monkeypatch):
     monkeypatch.setenv("KERASTUNER_ORACLE_IP", "127.0.0.1")
     with pytest.raises(SearchError, match="one process"):

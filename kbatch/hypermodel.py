@@ -167,6 +167,8 @@ class HyperModel(keras_tuner.HyperModel):
         self._trial: Trial | None = None
         # by trial: how often it was trained before, of `executions_per_trial`
         self._executions: dict[int, Iterator[int]] = defaultdict(itertools.count)
+        # today's values of hyperparameters of `build` with the name of an axis
+        self._of_axes: dict[str, Any] = {}
         self.running: Search | None = None
         self.prepared = PreparedSearch(self.terms)
         self.remembered: Remembered | None = None
@@ -196,9 +198,9 @@ class HyperModel(keras_tuner.HyperModel):
     def _take_up(self, hp: keras_tuner.HyperParameters) -> None:
         """Build the baseline with the values that the tuner's `hyperparameters=` says."""
         maker = self.terms.model_maker
-        values = {**tuner_border.said_by(hp, self.space.reserved), **maker.values}
-        if values != maker.values:
-            self._replace(model_maker=dataclasses.replace(maker, values=values))
+        values = {**tuner_border.said_by(hp, self.space.reserved), **maker.today}
+        if values != maker.today:
+            self._replace(model_maker=maker.with_values(values))
 
     def _settle_xla(self) -> None:
         """Leave XLA out of a default space if it cannot compile the model."""
@@ -273,9 +275,11 @@ class HyperModel(keras_tuner.HyperModel):
                 fitted = self.running.settled(fitted)
                 if self.terms.executor is not None:
                     return self._trial.leave_to_worker()
-            return self._trial.make(
+            model = self._trial.make(
                 training_trial.maker_of_repeat(self.terms.model_maker, hp), fitted, hp
             )
+            self._of_axes |= models_maker.values_of_axes(hp)
+            return model
 
     def fit(
         self, hp: keras_tuner.HyperParameters, model: keras.Model, *args: Any, **kwargs: Any
@@ -322,6 +326,7 @@ class HyperModel(keras_tuner.HyperModel):
                 record = search.train(job, trial, own, checkpoint, ask=ask)
                 tuner_border.declare(hp, trial.declared)
                 tuner_border.tell(of_trial, search.goal, record)
+                tuner_border.name_values(hp, self._of_axes, record)
                 if record.checkpoint:
                     tuner_border.bring(search.project.directory, record.checkpoint, path)
                 return search.goal.logs(record.outcome, record.score)
@@ -401,6 +406,8 @@ class HyperModel(keras_tuner.HyperModel):
         )
         if unsaid:
             users_code.warn(f"The baseline has {unsaid}.")
+        if self._of_axes:
+            users_code.warn(models_maker.of_axes_sentence(self._of_axes))
         names: tuple[str, ...] = ()
         if COMPILED not in self.space.optimizer:
             names = models_maker.idle(self.terms.model_maker, self.space.baseline.policy, axes)

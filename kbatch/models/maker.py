@@ -19,7 +19,7 @@ import keras_tuner
 import numpy as np
 
 from kbatch.axes import RESERVED
-from kbatch.errors import ModelError, SearchError, SpaceError
+from kbatch.errors import ModelError, SearchError
 from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.models import policies
 from kbatch.models.compilation import (
@@ -42,6 +42,7 @@ from kbatch.space import Space
 
 Build = Callable[..., keras.Model]
 Declare = Callable[[Any], None]
+OF_AXES = "kbatch_of_axes"  # where they keep today's values of those that have an axis' name
 UNSAID = "kbatch_unsaid"  # where hyperparameters keep the names that nobody gave a value or default
 # Of a class of KerasTuner: what its values are, and in words.
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
@@ -57,7 +58,10 @@ def nothing(hp: Any) -> None:
 
 
 class GuardedHyperParameters(keras_tuner.HyperParameters):
-    """Hyperparameters that share their state with others, and refuse reserved names.
+    """Hyperparameters that share their state with others, and answer reserved names by today's.
+
+    The axes of kbatch take the place of hyperparameters with their names. These are neither drawn
+    nor listed.
 
     Overrides the private method `_retrieve`, through which every `hp.Choice` and its kind declare
     themselves (keras_tuner/src/engine/hyperparameters/hyperparameters.py, KerasTuner 1.4.8).
@@ -85,11 +89,12 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
 
     def _retrieve(self, hp: Any) -> Any:
         if hp.name in self._reserved:
-            raise SpaceError(
-                "A hyperparameter in `build` must not have the name of an axis of kbatch's",
-                hp.name,
-                f"Rename it, or narrow it with Space({hp.name}=…)",
-            )
+            value = hp.default
+            if hp.name in self._today and _is_of_build(hp, self._today[hp.name]):
+                value = self._today[hp.name]
+                _check_kind(hp, value)
+            self.__dict__.setdefault(OF_AXES, {})[hp.name] = value
+            return value
         known = hp.name in self.values
         value = super()._retrieve(hp)
         if known or hp.name not in self.values:  # it has a value already, or is not active
@@ -100,6 +105,12 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
         elif (self._bare or keras_private.has_no_default(hp)) and _varies(hp):
             self.__dict__.setdefault(UNSAID, []).append(hp.name)
         return self.values[hp.name]
+
+
+def _is_of_build(hp: Any, value: Any) -> bool:
+    """Whether a value may be that of a user's hyperparameter, and is not an axis' of kbatch."""
+    words = [each for each in getattr(hp, "values", ()) if isinstance(each, str)]
+    return not words or value in words
 
 
 def _check_kind(hp: Any, value: Any) -> None:
@@ -140,6 +151,11 @@ def unsaid_values(hp: keras_tuner.HyperParameters) -> dict[str, Any]:
     """
     own = own_values(hp)
     return {name: own[name] for name in vars(hp).get(UNSAID, ()) if name in own}
+
+
+def values_of_axes(hp: keras_tuner.HyperParameters) -> dict[str, Any]:
+    """Return today's values of the user's hyperparameters that have the name of an axis."""
+    return dict(vars(hp).get(OF_AXES, {}))
 
 
 def check_known_values(given: Mapping[str, Any], hp: Any, build: Callable[[Any], Any]) -> None:
@@ -232,6 +248,8 @@ class ModelMaker:
     start: Start = field(default_factory=Start, compare=False)
     # values of the user's hyperparameters that take the place of defaults
     values: Mapping[str, Any] = field(default_factory=dict)
+    # the same of those that have the name of an axis
+    values_of_axes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not callable(self.build) or isinstance(self.build, keras.Model):
@@ -259,8 +277,14 @@ class ModelMaker:
     def of(cls, spec: ModelSpec, reserved: frozenset[str] = frozenset()) -> ModelMaker:
         """The maker of a specification's models."""
         arguments = CompileArguments(spec.loss, spec.metrics)
-        own = {name: value for name, value in spec.values.items() if name not in reserved}
-        return cls(spec.build, arguments, spec.seed, reserved, spec.declare or nothing, values=own)
+        maker = cls(spec.build, arguments, spec.seed, reserved, spec.declare or nothing)
+        return maker.with_values(spec.values)
+
+    def with_values(self, values: Mapping[str, Any]) -> ModelMaker:
+        """Return the maker with other values of today."""
+        own = {name: value for name, value in values.items() if name not in self.reserved}
+        of_axes = {name: value for name, value in values.items() if name in self.reserved}
+        return dataclasses.replace(self, values=own, values_of_axes=of_axes)
 
     def make(self, recipe: Recipe, hp: Any = None) -> keras.Model:
         """Build and compile a model for a recipe, and apply the recompute plan of the recipe."""
@@ -292,7 +316,7 @@ class ModelMaker:
         def called() -> keras.Model:
             with policy_scope(policy, self.own_policy), seed_scope(self.seed):
                 given = self.hyperparameters() if hp is None else hp
-                return as_built(call_build(self.build, given, self.reserved, self.values))
+                return as_built(call_build(self.build, given, self.reserved, self.today))
 
         self.start.find(called)
         self.start.put_back()
@@ -311,7 +335,12 @@ class ModelMaker:
 
     def guarded(self, hp: Any) -> GuardedHyperParameters:
         """Return hyperparameters that share their state, with today's values for defaults."""
-        return GuardedHyperParameters(hp, self.reserved, self.values)
+        return GuardedHyperParameters(hp, self.reserved, self.today)
+
+    @property
+    def today(self) -> dict[str, Any]:
+        """The values of today, those of hyperparameters with the name of an axis too."""
+        return {**self.values, **self.values_of_axes}
 
     def baseline(self, recipe: Recipe) -> Recipe:
         """Return the baseline recipe with the settings of the user's model.
@@ -451,6 +480,15 @@ def idle(model_maker: ModelMaker, policy: str, axes: Iterable[Any]) -> tuple[str
             if _differ_in_the_optimizer_alone(first, second, model_maker):
                 found.append(axis.name)
     return tuple(dict.fromkeys(found))
+
+
+def of_axes_sentence(today: Mapping[str, Any]) -> str:
+    """Return the sentence on the user's hyperparameters that have the name of an axis."""
+    own = ", ".join(f"{name}={value}" for name, value in today.items())
+    return (
+        f"The baseline has {own} of your build(), or what values= says; trials have what kbatch's "
+        "own axes draw."
+    )
 
 
 def idle_sentence(names: Iterable[str], today: Mapping[str, Any]) -> str:

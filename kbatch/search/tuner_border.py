@@ -35,6 +35,7 @@ from kbatch.search.rungs import EPOCHS, GOES_ON_FROM, Share, values_at_rungs
 from kbatch.space import Combination, Space
 
 OBJECTIVE = "score"
+RATE_OF_BUILD = "learning_rate"  # no axis has this name, so that it is the user's own
 UNSCORED = -1.0  # below every score, so that KerasTuner writes only the first and the last weights
 
 
@@ -139,7 +140,7 @@ def with_batch_of(space: Space, values: Mapping[str, Any]) -> Space:
     A project that drew its batch size by `hp` has it there. Other names of kbatch's axes are those
     of an earlier search, whose recipe is a baseline of its own; a warning says so.
     """
-    axes = sorted(name for name in values if name in space.reserved)
+    axes = sorted(name for name in values if name in space.reserved - {RATE_OF_BUILD})
     if not axes:
         return space
     if axes != ["batch_size"]:
@@ -164,7 +165,8 @@ def with_batch_of(space: Space, values: Mapping[str, Any]) -> Space:
 
 def said_by(hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> dict[str, Any]:
     """Return the values that a tuner's `hyperparameters=` fixes or gives as defaults."""
-    own = [each for each in hp.space if each.name not in reserved and each.name in hp.values]
+    axes = reserved - {RATE_OF_BUILD}
+    own = [each for each in hp.space if each.name not in axes and each.name in hp.values]
     return {each.name: hp.values[each.name] for each in own if not _is_lowest(each)}
 
 
@@ -323,6 +325,21 @@ def _holds(values: Any, value: Any) -> bool:
 def number(trial: Any) -> int:
     """Return the number of a trial, which KerasTuner keeps as text."""
     return int(trial.trial_id)
+
+
+def name_values(
+    hp: keras_tuner.HyperParameters, of_axes: Mapping[str, Any], record: Record
+) -> None:
+    """Note what a trial had for hyperparameters of `build` that have the name of an axis.
+
+    A script reads them from `tuner.get_best_hyperparameters()`.
+    """
+    for name in of_axes:
+        value = getattr(record.recipe, name, None)
+        if name == RATE_OF_BUILD:
+            value = record.outcome.learning_rate
+        if name not in hp.values and value is not None:
+            hp.values[name] = value
 
 
 def bring(project: Path, checkpoint: str, missing: Path) -> None:

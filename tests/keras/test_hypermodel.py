@@ -12,13 +12,34 @@ from kbatch.records.project import Project
 from kbatch.results.loading import load_records
 
 
-def test_a_hyperparameter_with_one_of_our_names_is_refused(tmp_path):
-    def clash(hp):
-        hp.Int("batch_size", 1, 10)
-        return build(hp)
+def named_like_axes(hp):
+    """As KerasTuner's tutorial does."""
+    rate = hp.Choice("learning_rate", [1e-2, 1e-3])
+    name = hp.Choice("optimizer", ["adam", "rmsprop"], default="rmsprop")
+    model = keras.Sequential([keras.Input((12,)), keras.layers.Dense(1, "sigmoid")])
+    optimizer = keras.optimizers.get({"class_name": name, "config": {"learning_rate": rate}})
+    model.compile(optimizer, "binary_crossentropy", metrics=["accuracy"])
+    return model
 
-    with pytest.raises(SpaceError, match="batch_size"):
-        tuner_of(tmp_path, model=clash)
+
+@pytest.mark.parametrize(("today", "rate"), [({}, 1e-2), ({"learning_rate": 5e-3}, 5e-3)])
+def test_an_axis_takes_the_place_of_a_hyperparameter_with_its_name(today, rate, points, tmp_path):
+    told = f"learning_rate={rate}, optimizer=rmsprop"
+    with pytest.warns(UserWarning, match=told):
+        tuner = search(
+            tuner_of(tmp_path, model=named_like_axes, values=today, max_trials=1), points
+        )
+    records = load_records(tmp_path / "p")
+    baseline, trial = (
+        next(each for each in records if each.purpose == purpose)
+        for purpose in ("baseline", "search")
+    )
+    assert baseline.outcome.learning_rate == pytest.approx(rate)
+    best = tuner.get_best_hyperparameters()[0]
+    assert best.get("learning_rate") == trial.outcome.learning_rate
+    assert best.get("optimizer") == trial.recipe.optimizer
+    built = tuner.hypermodel.build(best)
+    assert type(built.optimizer).__name__.lower() == trial.recipe.optimizer
 
 
 def test_the_users_conditional_scopes_work_beside_ours(points, tmp_path):

@@ -10,8 +10,7 @@ import pytest
 import tensorflow as tf
 from keras import layers
 
-from kbatch.errors import SpaceError
-from kbatch.models.maker import GuardedHyperParameters
+from kbatch.models.maker import GuardedHyperParameters, values_of_axes
 from kbatch.runtime import keras_private
 from kbatch.runtime.keras_private import replaced_method
 
@@ -293,19 +292,20 @@ def test_a_hyperparameter_is_left_one_value():
 
 
 @pytest.mark.parametrize(
-    "declare",
+    ("declare", "default"),
     [
-        lambda hp: hp.Int("taken", 1, 2),
-        lambda hp: hp.Float("taken", 1.0, 2.0),
-        lambda hp: hp.Boolean("taken"),
-        lambda hp: hp.Choice("taken", [1, 2]),
-        lambda hp: hp.Fixed("taken", 1),
+        (lambda hp: hp.Int("taken", 1, 2), 1),
+        (lambda hp: hp.Float("taken", 1.0, 2.0), 1.0),
+        (lambda hp: hp.Boolean("taken"), False),
+        (lambda hp: hp.Choice("taken", [1, 2]), 1),
+        (lambda hp: hp.Fixed("taken", 1), 1),
     ],
 )
-def test_every_declaration_goes_through_retrieve(declare):
-    guarded = GuardedHyperParameters(keras_tuner.HyperParameters(), frozenset({"taken"}))
-    with pytest.raises(SpaceError, match="taken"):
-        declare(guarded)
+def test_every_declaration_goes_through_retrieve(declare, default):
+    hp = keras_tuner.HyperParameters()
+    assert declare(GuardedHyperParameters(hp, frozenset({"taken"}))) == default
+    assert not hp.space
+    assert values_of_axes(hp) == {"taken": default}
 
 
 def test_the_callbacks_of_a_trial_are_callbacks_of_keras():

@@ -37,7 +37,7 @@ def tuner_of(
 ):
     own = {
         name: arguments.pop(name)
-        for name in ("metric", "direction", "chance", "target", "loss", "metrics")
+        for name in ("metric", "direction", "chance", "target", "loss", "metrics", "values")
         if name in arguments
     }
     own["seed"] = arguments.pop("model_seed", 0)

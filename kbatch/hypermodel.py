@@ -245,6 +245,10 @@ class HyperModel(keras_tuner.HyperModel):
             )
         return own_fit.arguments(values, args, kwargs)
 
+    def last(self, seconds: float) -> None:
+        """Let each trial last so many training seconds."""
+        self._replace(seconds_per_trial=horizon_of(seconds))
+
     def train_in(self, executor: Executor) -> None:
         """Let an executor's workers make the trainings from now on."""
         self._replace(executor=executor)
@@ -326,7 +330,7 @@ class HyperModel(keras_tuner.HyperModel):
                 record = search.train(job, trial, own, checkpoint, ask=ask)
                 tuner_border.declare(hp, trial.declared)
                 tuner_border.tell(of_trial, search.goal, record)
-                tuner_border.name_values(hp, self._of_axes, record)
+                tuner_border.name_values(hp, self._of_axes)
                 if record.checkpoint:
                     tuner_border.bring(search.project.directory, record.checkpoint, path)
                 return search.goal.logs(record.outcome, record.score)
@@ -363,7 +367,9 @@ class HyperModel(keras_tuner.HyperModel):
                 given = {**dict(zip(("x", "y"), args, strict=False)), **kwargs}
                 if self._own_fit is not None:
                     given = self._of_own_fit(self._own_fit, tuner, args, kwargs)
-                given |= tuner_border.epochs_of_search(tuner, given, self.terms.seconds_per_trial)
+                elif given.get("batch_size") is not None:
+                    self._take_batch(Batch(given.pop("batch_size"), None, (), ()))
+                given |= tuner_border.epochs_of_search(tuner, self.terms.seconds_per_trial)
                 search = self._open(tuner, (), completed_arguments(self.remembered, project, given))
                 self.remembered = Remembered.of(project, search.arguments)
                 if FACT not in project.facts():

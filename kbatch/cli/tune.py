@@ -25,6 +25,7 @@ from kbatch.records import files
 
 if TYPE_CHECKING:
     from kbatch.standin.fit_call import FitCall
+    from kbatch.standin.search_call import TunerTaker
     from kbatch.standin.tuned import Found
     from kbatch.standin.users_script import UsersScript
 
@@ -160,7 +161,9 @@ def tune(options: TuneOptions) -> None:
         from kbatch.standin.fit_taker import Ended, FitTaker
 
         try:
-            FitTaker(script, options.fit, _Taker(options, folder).take).run()
+            taker = _Taker(options, folder)
+            tuners = taker.tuners() if options.fit is None else None
+            FitTaker(script, options.fit, taker.take, tuners).run()
         except Ended:
             return
         except SystemExit as end:
@@ -211,14 +214,44 @@ class _Taker:
         if options.check:
             raise Ended
         found = searched(taken, self._wishes(), self._folder)
-        print(found.report, flush=True)
-        print(found.sentence, flush=True)
-        print(f"Page: {self._folder / 'report.html'}", flush=True)
+        self._tell(found.report, found.sentence)
         if options.train:
             print(f"Trained by: {found.recipe}", flush=True)
             return found.trained()
         _print_changes(call, found)
         raise Ended
+
+    def tuners(self) -> TunerTaker:
+        """Return what takes the search of a tuner of the script's."""
+        from kbatch.standin.search_call import TunerTaker
+
+        return TunerTaker(self._wishes(), self._folder, self._told, self._searched)
+
+    def _told(self, sentence: str) -> None:
+        from kbatch.standin.fit_taker import Ended
+
+        print(sentence, flush=True)
+        if self._options.check:
+            raise Ended
+
+    def _searched(self, tuner: Any) -> None:
+        from kbatch.results.report import report
+        from kbatch.standin.changes import changes_of_tuner
+        from kbatch.standin.fit_taker import Ended
+
+        if self._options.train:
+            self._tell(report(tuner), "The script goes on with the best trial of its tuner.")
+            return
+        self._tell(report(tuner), "With these changes the script searches so by itself:")
+        file, line = tuner.hypermodel.place
+        metric = tuner.hypermodel.terms.judged_by["metric"]
+        print(changes_of_tuner(_source(file), Path(file).name, line, metric))
+        raise Ended
+
+    def _tell(self, report: Any, sentence: str) -> None:
+        print(report, flush=True)
+        print(f"Page: {self._folder / 'report.html'}", flush=True)
+        print(sentence, flush=True)
 
     def _wishes(self) -> Any:
         from kbatch.standin.tuned import Wishes
@@ -244,9 +277,13 @@ def _print_changes(call: FitCall, found: Found) -> None:
     if call.place is None:
         return
     file, line = call.place
-    try:
-        source = Path(file).read_text()
-    except OSError:  # of a cell, or of code that was made
-        source = ""
-    name = Path(file).name
+    source, name = _source(file), Path(file).name
     print(changes_of(source, name, line, found.baseline, found.recipe, found.taken.gets_batches))
+
+
+def _source(file: str) -> str:
+    """The text of a file of the user's; empty for a cell, and for code that was made."""
+    try:
+        return Path(file).read_text()
+    except OSError:
+        return ""

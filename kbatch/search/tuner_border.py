@@ -221,16 +221,48 @@ def declared(tuner: Any) -> Callable[[], list[Any]]:
     return lambda: list(tuner.oracle.hyperparameters.space)
 
 
-def epochs_of_search(tuner: Any, given: Mapping[str, Any], seconds: float | None) -> dict[str, Any]:
-    """Return `epochs=` for a search by Hyperband, which has it, unless the horizon is given."""
-    if not is_hyperband(tuner) or seconds is not None or given.get("epochs") is not None:
+def epochs_of_search(tuner: Any, seconds: float | None) -> dict[str, Any]:
+    """Return `epochs=` of a search by Hyperband, which takes no other; empty for other tuners."""
+    if not is_hyperband(tuner):
         return {}
-    return {"epochs": tuner.oracle.max_epochs}
+    return {"epochs": None if seconds is not None else tuner.oracle.max_epochs}
+
+
+def end(tuner: Any, seconds: float, max_trials: int | None) -> None:
+    """Let a stock tuner begin no trial after so many seconds, or after so many trials."""
+    oracle, ends_at = tuner.oracle, time.monotonic() + seconds
+    populate = oracle.populate_space
+
+    def populated(trial_id: str) -> dict[str, Any]:
+        many = max_trials is not None and len(oracle.start_order) >= max_trials
+        if not many and time.monotonic() < ends_at:
+            return dict(populate(trial_id))
+        last = _last_of_bracket(tuner)
+        return {"status": "STOPPED" if last is None else "RUNNING", "values": last}
+
+    oracle.ends_at, oracle.most_trials = ends_at, max_trials
+    oracle.populate_space = populated
 
 
 def is_hyperband(tuner: Any) -> bool:
     """Whether the trials of a tuner train for different numbers of epochs."""
     return isinstance(tuner.oracle, keras_tuner.oracles.HyperbandOracle)
+
+
+def _last_of_bracket(tuner: Any) -> dict[str, Any] | None:
+    """The values of the best trial of a bracket that was cut short, for the whole horizon.
+
+    `None` if a trial has trained for it, or if none has ended.
+    """
+    oracle = tuner.oracle
+    ended = [each for each in oracle.trials.values() if each.status == "COMPLETED"]
+    if not is_hyperband(tuner) or not ended:
+        return None
+    whole = {EPOCHS: oracle.max_epochs}
+    if any(each.hyperparameters.values.get(EPOCHS) == oracle.max_epochs for each in ended):
+        return None
+    best = max(ended, key=lambda each: each.score)
+    return {**best.hyperparameters.values, **whole}
 
 
 def begin_anew(hp: keras_tuner.HyperParameters) -> None:
@@ -327,19 +359,14 @@ def number(trial: Any) -> int:
     return int(trial.trial_id)
 
 
-def name_values(
-    hp: keras_tuner.HyperParameters, of_axes: Mapping[str, Any], record: Record
-) -> None:
-    """Note what a trial had for hyperparameters of `build` that have the name of an axis.
+def name_values(hp: keras_tuner.HyperParameters, of_axes: Mapping[str, Any]) -> None:
+    """Note what `build` was answered for hyperparameters with the name of an axis.
 
-    A script reads them from `tuner.get_best_hyperparameters()`.
+    A script reads them from `tuner.get_best_hyperparameters()`, and `build` of these values makes
+    the model that it had.
     """
-    for name in of_axes:
-        value = getattr(record.recipe, name, None)
-        if name == RATE_OF_BUILD:
-            value = record.outcome.learning_rate
-        if name not in hp.values and value is not None:
-            hp.values[name] = value
+    for name, value in of_axes.items():
+        hp.values.setdefault(name, value)
 
 
 def bring(project: Path, checkpoint: str, missing: Path) -> None:

@@ -86,9 +86,34 @@ def changes_of(
         ast.parse(changed)
     except SyntaxError:  # of a line that is written in a way unknown here
         return Changes("", tuple(_in_words(today, recipe)))
+    return Changes(_diff(source, changed, name), tuple(others))
+
+
+TUNER = "Give its tuner kbatch.HyperModel(…) over the hypermodel, and objective=kbatch.objective()."
+
+
+def changes_of_tuner(source: str, name: str, line: int, metric: str) -> Changes:
+    """Return the changes that let a tuner of a script search by kbatch's score.
+
+    Args:
+        source: String, the script.
+        name: String, its name in the diff.
+        line: Integer, a line of the call that makes the tuner.
+        metric: String, the metric that was scored.
+    """
+    try:
+        script = _Script(source, line, gets_batches=False)
+    except SyntaxError:
+        return Changes("", (TUNER,))
+    edits = script.tuner(metric)
+    if not edits:
+        return Changes("", (TUNER,))
+    return Changes(_diff(source, _applied(source, edits), name), ())
+
+
+def _diff(source: str, changed: str, name: str) -> str:
     lines = [text.splitlines(keepends=True) for text in (source, changed)]
-    diff = "".join(difflib.unified_diff(lines[0], lines[1], name, name, n=1))
-    return Changes(diff, tuple(others))
+    return "".join(difflib.unified_diff(lines[0], lines[1], name, name, n=1))
 
 
 class _Script:
@@ -162,6 +187,29 @@ class _Script:
         at = self._starts[self._head()]
         text = f'{self._keras()}.config.set_dtype_policy("{recipe.policy}")\n'
         return [_Edit(at, at, text)], []
+
+    def tuner(self, metric: str) -> list[_Edit]:
+        """The hypermodel and the objective of the tuner that is made in the line."""
+        around = [
+            each
+            for each in self._calls
+            if each.lineno <= self._line <= (each.end_lineno or each.lineno)
+            and _keyword(each, "objective") is not None
+        ]
+        if not around:
+            return []
+        call = around[-1]
+        model = _keyword(call, "hypermodel") or (call.args[0] if call.args else None)
+        objective = _keyword(call, "objective")
+        if model is None or objective is None:
+            return []
+        scored = "" if metric == "val_accuracy" else f', metric="{metric}"'
+        at = self._starts[self._head()]
+        return [
+            self._edit(model, f"kbatch.HyperModel({ast.unparse(model)}{scored})"),
+            self._edit(objective, "kbatch.objective()"),
+            _Edit(at, at, "import kbatch\n"),
+        ]
 
     def _optimizer(self, recipe: Recipe) -> str:
         """The call that makes the optimizer of a recipe."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from kbatch.errors import SearchError
-from kbatch.search.tuner_border import border, called_by_a_tuner
+from kbatch.search.tuner_border import called_by_a_tuner
 from kbatch.standin.configuration import noting
 from kbatch.standin.fit_call import KERAS_FIT, FitCall, standing_in
+from kbatch.standin.search_call import TunerTaker
 from kbatch.standin.users_script import UsersScript
 
 LOOP = "GradientTape"
@@ -27,14 +29,21 @@ class FitTaker:
         script: `UsersScript`.
         number: Integer, which call is taken, counted from 1; `None` for the one with most epochs.
         take: Function that is given the `FitCall`, and returns what `fit` returns.
+        tuners: `TunerTaker`, which takes the search of a tuner instead, where there is one; `None`
+            to let the script's tuners search as they are.
 
     Attributes:
         taken: Boolean, whether a call was taken.
     """
 
     def __init__(
-        self, script: UsersScript, number: int | None, take: Callable[[FitCall], Any]
+        self,
+        script: UsersScript,
+        number: int | None,
+        take: Callable[[FitCall], Any],
+        tuners: TunerTaker | None = None,
     ) -> None:
+        self._tuners = tuners
         self._script, self._number, self._take = script, number, take
         self._file = script.file.resolve()  # a script may go to another folder
         self._count, self._waited_for = 0, 0
@@ -46,14 +55,21 @@ class FitTaker:
         Raises:
             SearchError: If it ended without the call of `fit` that was to be taken.
         """
-        with noting(), standing_in(self._called):
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(noting())
+            stack.enter_context(standing_in(self._called))
+            if self._tuners is not None:
+                stack.enter_context(self._tuners.standing_in())
             self._script.run()
-        if not self.taken:
+        searched = self._tuners is not None and self._tuners.searched
+        if not self.taken and not searched:
             raise self._missing()
 
     def _called(self, call: FitCall) -> Any:
-        with border():  # else KerasTuner goes on with its next trial
-            _refuse_search()
+        if called_by_a_tuner():  # of the script, for a trial of its own
+            return KERAS_FIT(call.model, **call.arguments)
+        if self._tuners is not None and self._tuners.searched:
+            return self._tuners.fit(call)
         self._count += 1
         if self.taken or not self._is_the_one(call):
             return KERAS_FIT(call.model, **call.arguments)
@@ -65,6 +81,9 @@ class FitTaker:
             return self._count == self._number
         others = [each for each in self._sites(call) if each.lineno > _line(call)]
         longer = [each for each in others if _epochs(each, call) > call.epochs]
+        if self._tuners is not None and self._searches_later(call):
+            print(f"fit of line {_line(call)} trains as it is: a tuner searches later.", flush=True)
+            return False
         if longer:
             self._waited_for = longer[0].lineno
             print(
@@ -74,8 +93,13 @@ class FitTaker:
             )
         return not longer
 
-    def _sites(self, call: FitCall) -> list[ast.Call]:
-        """The calls of `fit` in the file of a call."""
+    def _searches_later(self, call: FitCall) -> bool:
+        """Whether a tuner of the script is to search behind a call of `fit`."""
+        later = [each for each in self._sites(call, "search") if each.lineno > _line(call)]
+        return bool(later) and "keras_tuner" in self._file.read_text(errors="replace")
+
+    def _sites(self, call: FitCall, method: str = "fit") -> list[ast.Call]:
+        """The calls of `fit`, or of `search`, in the file of a call."""
         if call.place is None:
             return []
         try:
@@ -83,7 +107,7 @@ class FitTaker:
         except (OSError, SyntaxError, ValueError):
             return []
         found = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
-        return [each for each in found if getattr(each.func, "attr", "") == "fit"]
+        return [each for each in found if getattr(each.func, "attr", "") == method]
 
     def _missing(self) -> SearchError:
         loop = LOOP in self._file.read_text(errors="replace")
@@ -104,16 +128,6 @@ class FitTaker:
             "A script must call model.fit to be tuned",
             f"a script that ended after {self._count} calls, without call{which}",
             "Pass its arguments behind its name, or another --fit",
-        )
-
-
-def _refuse_search() -> None:
-    """Refuse a `fit` that a tuner of KerasTuner's calls for one of its trials."""
-    if called_by_a_tuner():
-        raise SearchError(
-            "A script to be tuned must call model.fit itself",
-            "a script that searches with KerasTuner",
-            "Pass kbatch.HyperModel(hypermodel) and objective=kbatch.objective() to its tuner",
         )
 
 

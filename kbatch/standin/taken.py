@@ -287,7 +287,7 @@ def _left_out(call: FitCall) -> list[str]:
     if given["initial_epoch"]:
         first = given["initial_epoch"]
         notes.append(f"initial_epoch={first}: only the epochs after it count, from 0 in the search")
-    own = [type(each).__name__ for each in _listed(given["callbacks"]) if _is_own(each)]
+    own = [type(each).__name__ for each in callbacks_of(call) if _is_own(each)]
     if own:
         notes.append(f"Callbacks of your own ({', '.join(own)}) run in each trial too, as copies")
     return notes
@@ -307,14 +307,16 @@ def readable_arguments(call: FitCall) -> tuple[dict[str, Any], list[str]]:
     given, notes = dict(call.arguments), list[str]()
     given["x"] = _readable(given["x"], given["steps_per_epoch"], notes)
     given["validation_data"] = _cut(given["validation_data"], given["validation_steps"], notes)
-    given["callbacks"] = _listed(given["callbacks"])
+    given["callbacks"] = callbacks_of(call)
     arguments = {name: given[name] for name in PASSED_ON if given[name] is not None}
     if isinstance(given["x"], tf.data.Dataset):
         arguments["batched"] = True  # as `fit` takes it
     return arguments, notes
 
 
-def _listed(callbacks: Any) -> list[Any]:
+def callbacks_of(call: FitCall) -> list[Any]:
+    """Return the callbacks that `fit` was given."""
+    callbacks = call.arguments["callbacks"]
     if isinstance(callbacks, keras.callbacks.CallbackList):
         return list(callbacks.callbacks)
     return [] if callbacks is None else list(keras.tree.flatten(callbacks))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,10 @@ class Wishes:
             return math.inf if self.max_trials is not None else seconds_of(BUDGET)
         return seconds_of(self.budget)
 
+    def search_seconds(self, began: float) -> float:
+        """Return what is left of the budget for the search, since a time of the monotonic clock."""
+        return max(OF_SEARCH * self.budget_seconds - (time.monotonic() - began), LEAST_BUDGET)
+
 
 @dataclass(frozen=True)
 class Found:
@@ -122,7 +126,9 @@ def _searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
     began = time.monotonic()
     spec = ModelSpec.of(taken.build, seed=wishes.seed)
     space = taken.space(wishes.space, wishes.axes)
-    seconds = wishes.seconds_per_trial or _seconds(taken, spec, wishes, folder)
+    seconds = wishes.seconds_per_trial or trial_seconds(
+        ModelMaker.of(spec), space.baseline, taken.arguments, taken.epochs, wishes, folder / SEARCH
+    )
     hypermodel = HyperModel(
         spec,
         space,
@@ -137,20 +143,26 @@ def _searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
     ends: dict[str, Any] = (
         {"max_trials": wishes.max_trials} if wishes.max_trials is not None else {}
     )
-    budget = wishes.budget_seconds
-    if math.isfinite(budget):
-        ends["budget"] = max(OF_SEARCH * budget - (time.monotonic() - began), LEAST_BUDGET)
+    if math.isfinite(wishes.budget_seconds):
+        ends["budget"] = wishes.search_seconds(began)
+    own = {**taken.arguments, "callbacks": taken.callbacks_of_search(folder), "verbose": 0}
+    complete(tuner, lambda: tuner.search(**own, **ends), wishes, folder, began)
+    return Found(taken, tuner, *_chosen(report_of(tuner)))
+
+
+def complete(
+    tuner: Any, search: Callable[[], None], wishes: Wishes, folder: Path, began: float
+) -> None:
+    """Search, confirm with what the budget has left, and write results and page."""
     with page.at_rest(folder):
-        own = {**taken.arguments, "callbacks": taken.callbacks_of_search(folder), "verbose": 0}
-        tuner.search(**own, **ends)
+        search()
         records = Project(tuner.project_dir).store.records()
         if wishes.confirm_seeds and leaders(records, 1):
-            left = max(budget - (time.monotonic() - began), 1.0)
+            left = max(wishes.budget_seconds - (time.monotonic() - began), 1.0)
             limit = {"budget": left} if math.isfinite(left) else {}
             confirm(tuner, top=1, seeds=wishes.confirm_seeds, **limit)
         write(folder)
     page.write(folder)
-    return Found(taken, tuner, *_chosen(report_of(tuner)))
 
 
 def _chance(taken: Taken, wishes: Wishes, folder: Path) -> float | None:
@@ -166,19 +178,28 @@ def _chance(taken: Taken, wishes: Wishes, folder: Path) -> float | None:
     return chance
 
 
-def _seconds(taken: Taken, spec: ModelSpec, wishes: Wishes, folder: Path) -> float:
-    """The seconds of a trial: of the epochs that were asked for, if the budget has so many."""
-    known = (project.load_facts(folder / SEARCH / project.FOLDER) or {}).get("seconds_per_trial")
+def trial_seconds(
+    maker: ModelMaker,
+    today: Recipe,
+    arguments: Mapping[str, Any],
+    epochs: int,
+    wishes: Wishes,
+    directory: Path,
+) -> float:
+    """Return the seconds of a trial: of the epochs that were asked for, if the budget has so many.
+
+    They are measured once, and then kept with the project in the directory.
+    """
+    known = (project.load_facts(directory / project.FOLDER) or {}).get("seconds_per_trial")
     if known:
         return float(known)
-    maker = ModelMaker.of(spec)
-    recipe = maker.baseline(taken.space(wishes.space, wishes.axes).baseline)
-    data = FitArguments.parse((), taken.arguments).data(lambda: inputs_of(taken.call.model))
+    recipe = maker.baseline(today)
     model = maker.make(recipe)
+    data = FitArguments.parse((), arguments).data(lambda: inputs_of(model))
     options = RunOptions(maker.seed, maker.own_policy)
     update = median_update_seconds(model, recipe, data, TIMED_UPDATES, options)
     updates = math.ceil(data.training.examples / recipe.batch_size)
-    whole = taken.epochs * updates * update
+    whole = epochs * updates * update
     longest = max(wishes.budget_seconds / TRAININGS, LEAST_UPDATES * update)
     return float(f"{min(max(whole, LEAST_SECONDS), longest):.3g}")
 

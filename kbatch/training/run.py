@@ -19,6 +19,7 @@ from kbatch.callbacks.rate import MovingAverage
 from kbatch.callbacks.user_callbacks import UserCallback
 from kbatch.data import augmentation
 from kbatch.data.order import Cuts
+from kbatch.data.streams import Source
 from kbatch.data.streams import weighed as weighed_by_class
 from kbatch.data.validation import Data
 from kbatch.errors import SearchError
@@ -221,18 +222,18 @@ def recipe_scope(
 
 
 def fit_arguments(
-    recipe: Recipe, data: Data, options: RunOptions, cuts: Cuts | None = None
+    recipe: Recipe, training: Source, options: RunOptions, cuts: Cuts | None = None
 ) -> dict[str, Any]:
     """Return the arguments of `fit` but for the callbacks.
 
     An epoch is one pass over the data, rounded up to whole updates. Of a growing batch it ends
     earlier, by `kbatch.callbacks.rate`.
     """
-    updates_per_epoch = most_updates(recipe, data.training.examples)
+    updates_per_epoch = most_updates(recipe, training.examples)
     if cuts is None:
-        batches = data.training.stream(recipe.examples_per_step, options.seed)
+        batches = training.stream(recipe.examples_per_step, options.seed)
     else:
-        batches = data.training.cut(cuts.endless(), options.seed)
+        batches = training.cut(cuts.endless(), options.seed)
     return {
         "x": weighed_by_class(batches, options.class_weight),
         "epochs": ENDLESS,
@@ -258,7 +259,7 @@ def median_update_seconds(
 
     stopper = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     with recipe_scope(model, recipe, options):
-        model.fit(callbacks=[clock, stopper], **fit_arguments(recipe, data, options))
+        model.fit(callbacks=[clock, stopper], **fit_arguments(recipe, data.training, options))
     return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
 
 
@@ -292,7 +293,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
             instruments.pace.measure_noise_by(noise_meter, model)
             model.fit(
                 callbacks=instruments.callbacks,
-                **fit_arguments(recipe, data, options, instruments.pace.cuts),
+                **fit_arguments(recipe, data.training, options, instruments.pace.cuts),
             )
         noise_scale = noise_meter.noise_scale() if noise_meter else None
         # EarlyStopping and an optimizer's moving average may have set other weights.

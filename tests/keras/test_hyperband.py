@@ -38,7 +38,7 @@ def noted(tuner, number):
     return tuner.oracle.trials[f"{number:04d}"].hyperparameters.values
 
 
-def test_a_share_ends_at_its_first_measurement_that_holds_a_value():
+def test_a_share_ends_where_a_value_is_held_first():
     goes_on = Share(1 / 9).questions(9.0)
     assert goes_on([(0.5, 0.1), (1.5, 0.2)])  # two measurements hold nothing
     assert goes_on([(0.1, 0.1), (0.5, 0.2), (0.9, 0.3)])
@@ -61,7 +61,7 @@ def test_a_trial_trains_its_share_of_the_horizon(tuner, trials):
         assert len(outcome.curve) == 3 or outcome.curve[-2][0] < share * horizon
 
 
-def test_a_trial_of_more_epochs_is_the_shorter_one_from_its_first_update(tuner, trials):
+def test_more_epochs_are_the_shorter_trial_begun_anew(tuner, trials):
     number = next(number for number in trials if noted(tuner, number)["tuner/round"] == 1)
     own = trials[number]
     shorter = [

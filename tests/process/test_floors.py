@@ -19,6 +19,7 @@ ONLY_IN = {
         "models.maker",
         "cli.search_run",
         "standin.own_fit",
+        "standin.search_call",
         "search.proposals",
         "search.oracle",
         "tuner",

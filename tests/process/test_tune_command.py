@@ -19,6 +19,8 @@ SAVED = {
     "several_outputs": "several.keras",
     "series": "series.weights.h5",
     "mixed": "mixed.keras",
+    "tuner": "tuner.keras",
+    "hyperband": "hyperband.keras",
 }
 
 
@@ -94,20 +96,29 @@ def test_an_error_of_the_script_is_shown_as_python_shows_it(tmp_path):
     assert "kbatch" not in shown
 
 
-def test_a_search_with_keras_tuner_gets_one_sentence(tmp_path):
-    (tmp_path / "old.py").write_text(
-        "import keras, keras_tuner, numpy as np\n"
-        "def build(hp):\n"
-        "    model = keras.Sequential([keras.layers.Dense(hp.Int('units', 1, 2))])\n"
-        "    model.compile('sgd', 'mse')\n"
-        "    return model\n"
-        "tuner = keras_tuner.RandomSearch(build, 'val_loss', max_trials=3)\n"
-        "x = np.ones((8, 2))\n"
-        "tuner.search(x, x[:, :1], validation_data=(x, x[:, :1]), verbose=0)\n"
-    )
-    done = tune("old.py", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "kbatch.HyperModel(hypermodel)" in done.stderr.splitlines()[-1]
+OLD = """import keras, keras_tuner, numpy as np
+def build(hp):
+    model = keras.Sequential([keras.layers.Dense(hp.Int('units', 1, 2))])
+    model.compile(keras.optimizers.SGD(hp.Choice('learning_rate', [0.1, 0.01])), 'mse')
+    return model
+x = np.linspace(0.0, 1.0, 128).reshape(64, 2)
+tuner = keras_tuner.RandomSearch(build, objective='val_loss', max_trials=9, directory='own')
+tuner.search(x, x[:, :1], validation_data=(x, x[:, :1]), verbose=0, batch_size=16)
+print('rate', tuner.get_best_hyperparameters()[0].get('learning_rate'))
+"""
+
+
+def test_a_tuner_of_the_script_searches_by_the_score(tmp_path):
+    (tmp_path / "old.py").write_text(OLD)
+    done = tune(*SHORT, "old.py", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "RandomSearch of KerasTuner, 1 epochs, scored by val_loss" in done.stdout
+    assert '+tuner = keras_tuner.RandomSearch(kbatch.HyperModel(build, metric="val_' in done.stdout
+    assert "batch 16, compiled" in done.stdout  # today's
+    assert "rate 0.1" not in done.stdout  # the script ends at its search
+    assert not (tmp_path / "own").exists()
+    again = tune("--train", *SHORT, "old.py", cwd=tmp_path)  # goes on where it was
+    assert "rate 0.1" in again.stdout, again.stderr
 
 
 def test_a_script_may_go_to_another_folder_and_miss_a_fit(tmp_path):

@@ -49,9 +49,7 @@ def test_chief_and_workers_are_refused_by_name(tmp_path, monkeypatch):
         )
 
 
-@pytest.mark.parametrize(
-    "name", ["batch_size", "steps_per_epoch", "initial_epoch", "validation_freq", "workers"]
-)
+@pytest.mark.parametrize("name", ["steps_per_epoch", "initial_epoch", "validation_freq", "workers"])
 def test_arguments_of_fit_are_refused_by_name(name, points, tmp_path):
     with pytest.raises(SearchError, match=f"`{name}` must not be passed"):
         search(tuner_of(tmp_path), points, **{name: 3})

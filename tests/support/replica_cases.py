@@ -164,7 +164,7 @@ def trained(case, devices):
         watch = keras.callbacks.LambdaCallback(
             on_train_batch_end=lambda batch, logs: losses.append(logs["loss"])
         )
-        arguments = fit_arguments(recipe, data, options) | {"epochs": 2}
+        arguments = fit_arguments(recipe, data.training, options) | {"epochs": 2}
         with recipe_scope(model, recipe, options):
             model.fit(callbacks=[watch], **arguments)
             measured = measure_validation(model, data.validation)

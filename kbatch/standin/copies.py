@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,6 +15,7 @@ from kbatch.runtime.keras_private import compiled_by_user
 from kbatch.standin.configuration import check_like, source_of
 from kbatch.standin.weights import StartWeights
 
+Seen = Callable[[Any], Any]
 SEEDS = (1, 2)  # of the fresh models that the user's weights are compared with
 
 
@@ -24,14 +26,16 @@ class Copies:
 
     Attributes:
         start: `StartWeights`.
-        unlabelled: Boolean, whether the model is trained on inputs alone. Streams of kbatch have
-            labels, which its steps then do not see.
+        unlabelled: Function, what of the inputs the steps see of a model that is trained on inputs
+            alone: streams of kbatch have labels. `None` for a model that is trained on labels.
 
     Raises:
         ModelError: If Keras cannot make the model again.
     """
 
-    def __init__(self, model: keras.Model, inputs: Any = None, unlabelled: bool = False) -> None:
+    def __init__(
+        self, model: keras.Model, inputs: Any = None, unlabelled: Seen | None = None
+    ) -> None:
         self.unlabelled = unlabelled
         self._source = source_of(model, str(keras.config.dtype_policy().name))
         self._compiled, self._inputs = compiled_by_user(model), inputs
@@ -56,7 +60,7 @@ class Copies:
                 own["optimizer"] = own_optimizer(own["optimizer"])
             made.compile(**own)
         if self.unlabelled:
-            take_labels_away(made)
+            take_labels_away(made, self.unlabelled)
         return made
 
     @property
@@ -76,13 +80,13 @@ class SameModel:
         unlabelled: See `Copies`.
     """
 
-    def __init__(self, model: keras.Model, why: str, unlabelled: bool) -> None:
+    def __init__(self, model: keras.Model, why: str, unlabelled: Seen | None) -> None:
         self._model, self.why, self.unlabelled = model, why, unlabelled
 
     def __call__(self) -> keras.Model:
         """Return the model."""
         if self.unlabelled:
-            take_labels_away(self._model)
+            take_labels_away(self._model, self.unlabelled)
         return self._model
 
     @property
@@ -98,23 +102,33 @@ STEPS = ("train_step", "test_step")
 OWN_STEP = "_kbatch_own_step"  # where a step without labels keeps the one that it calls
 
 
-def take_labels_away(model: keras.Model) -> None:
-    """Let the steps of a model see the inputs alone, as if `fit` had been given nothing else."""
+def take_labels_away(model: keras.Model, seen: Seen) -> None:
+    """Let the steps of a model see the inputs alone, as if `fit` had been given nothing else.
+
+    Args:
+        model: `keras.Model`.
+        seen: Function of the inputs that returns what the steps see.
+    """
     for name in STEPS:
         step = getattr(model, name)
         if hasattr(step, OWN_STEP):
             continue
 
         def without_labels(data: Any, step: Any = step) -> Any:
-            return step(_alone(data[0]))
+            return step(seen(data[0]))
 
         vars(without_labels)[OWN_STEP] = vars(model).get(name)
         setattr(model, name, without_labels)
 
 
-def _alone(x: Any) -> Any:
-    """Inputs as Keras hands them to a step that gets nothing else."""
+def alone(x: Any) -> Any:
+    """Return inputs as Keras hands them to a step that gets nothing else."""
     return (x,) if isinstance(x, (tuple, list)) else x
+
+
+def in_tuple(x: Any) -> Any:
+    """Return inputs as a dataset of `(x,)` hands them to a step."""
+    return (x,)
 
 
 def give_labels_back(model: keras.Model) -> None:
@@ -129,7 +143,7 @@ def give_labels_back(model: keras.Model) -> None:
 
 
 def copies_of(
-    model: keras.Model, inputs: Any = None, unlabelled: bool = False
+    model: keras.Model, inputs: Any = None, unlabelled: Seen | None = None
 ) -> Copies | SameModel:
     """Return a build function of models like a compiled one, or of itself if there is no other."""
     try:

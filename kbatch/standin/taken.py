@@ -20,8 +20,9 @@ from kbatch.errors import DataError, ModelError, SearchError
 from kbatch.models.compilation import CompileArguments
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED
+from kbatch.runtime.keras_private import compiled_by_user
 from kbatch.space import Space
-from kbatch.standin.copies import Copies, SameModel, copies_of
+from kbatch.standin.copies import Copies, SameModel, Seen, alone, copies_of, in_tuple
 from kbatch.standin.fit_call import FitCall
 from kbatch.training.goal import OWN
 from kbatch.training.metrics import ACCURACIES, LOSS, ModelMetrics, direction_of
@@ -67,6 +68,7 @@ class Taken:
         """
         _check_model(call.model)
         arguments, notes = readable_arguments(call)
+        notes += _single_steps(call.model)
         batch = _batch_size(arguments["x"], call.arguments["batch_size"])
         if validation_split is not None and "validation_data" not in arguments:
             _split(arguments, validation_split)
@@ -147,7 +149,7 @@ class Taken:
         """
         kind = type(self.call.model)
         own = any(getattr(kind, name) is not getattr(keras.Model, name) for name in OWN)
-        if not own and not self.build.unlabelled:
+        if not own and self.build.unlabelled is None:
             return None
         return value_before(self.build(), self.arguments)[self.metric.removeprefix("val_")]
 
@@ -191,11 +193,14 @@ def _with_baseline(space: Space, baseline: Recipe) -> Space:
     return dataclasses.replace(space, baseline=baseline)
 
 
-def _label(given: dict[str, Any]) -> bool:
-    """Give inputs that come alone the labels that a stream must have; tell whether they do."""
+def _label(given: dict[str, Any]) -> Seen | None:
+    """Give inputs that come alone the labels that a stream must have.
+
+    Returns what of the inputs the steps are to see; `None` for inputs that come with labels.
+    """
     x, validation = given["x"], given.get("validation_data")
     if isinstance(x, keras.utils.PyDataset) or "y" in given or _has_labels(x):
-        return False
+        return None
     if _has_labels(validation):
         raise DataError(
             "Data to validate on must have labels if those to train on have, and else none",
@@ -211,15 +216,16 @@ def _label(given: dict[str, Any]) -> bool:
     elif validation is not None:
         inputs = validation[0] if isinstance(validation, (tuple, list)) else validation
         given["validation_data"] = (inputs, _unseen(inputs))
-    return True
+    in_tuples = isinstance(x, tf.data.Dataset) and isinstance(x.element_spec, tuple)
+    return in_tuple if in_tuples else alone
 
 
 def _has_labels(data: Any) -> bool:
     """Whether a dataset, or what validates, tells inputs and labels apart."""
     if isinstance(data, tf.data.Dataset):
-        return isinstance(data.element_spec, tuple)
+        return isinstance(data.element_spec, tuple) and len(data.element_spec) > 1
     if isinstance(data, keras.utils.PyDataset):
-        return isinstance(data[0], tuple)
+        return isinstance(data[0], tuple) and len(data[0]) > 1
     return isinstance(data, tuple) and len(data) > 1
 
 
@@ -275,6 +281,18 @@ def _last(array: Any, share: float) -> Any:
 def _was_trained(model: keras.Model) -> bool:
     optimizer = model.optimizer
     return optimizer is not None and optimizer.built and int(optimizer.iterations) > 0
+
+
+def _single_steps(model: keras.Model) -> list[str]:
+    """Let a model make one update a call, so that the clock is read after each one."""
+    steps = model.steps_per_execution
+    if steps == 1:
+        return []
+    model.compile(**{**compiled_by_user(model), "steps_per_execution": 1})
+    return [
+        f"steps_per_execution={steps} is left out, in the baseline too: the clock is read after "
+        "each update. Set it again for updates of a millisecond"
+    ]
 
 
 def _left_out(call: FitCall) -> list[str]:

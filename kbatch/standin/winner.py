@@ -53,8 +53,8 @@ def trained(
     else:
         maker.start.put_back()  # of a model that could not be made anew, and trained in the search
         compile_for(as_built(own), recipe, maker.arguments)
-        if taken.build.unlabelled:
-            take_labels_away(own)
+        if taken.build.unlabelled is not None:
+            take_labels_away(own, taken.build.unlabelled)
         try:
             history = fit(own, recipe, data.training, data.validation, goal, options, call)
         finally:

@@ -18,7 +18,7 @@ from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.standin import winner
 from kbatch.standin.configuration import noting
-from kbatch.standin.copies import take_labels_away
+from kbatch.standin.copies import alone, take_labels_away
 from kbatch.standin.fit_call import KERAS_FIT, FitCall, standing_in
 from kbatch.standin.taken import Taken
 from kbatch.training.arguments import FitArguments
@@ -273,9 +273,55 @@ def test_inputs_without_labels_reach_a_step_as_keras_hands_them():
     pair = [X[:32], X[:32]]
     model().fit(pair, verbose=0)
     stripped = model()
-    take_labels_away(stripped)
+    take_labels_away(stripped, alone)
     stripped.fit(pair, Y[:32], verbose=0)
     assert seen[0] == seen[1]
+
+
+class Encoder(keras.Model):
+    """Its step looks at what Keras hands it."""
+
+    def __init__(self, in_tuples):
+        super().__init__()
+        self.in_tuples, self.inner = in_tuples, layers.Dense(8)
+
+    def call(self, x):
+        return self.inner(x)
+
+    def test_step(self, data):
+        assert isinstance(data, tuple) == self.in_tuples
+        x = data[0] if self.in_tuples else data
+        return {"loss": tf.reduce_mean((self(x) - x) ** 2)}
+
+    def train_step(self, data):
+        x = data[0] if self.in_tuples else data
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(x) - x) ** 2)
+        gradients = tape.gradient(loss, self.trainable_variables)
+        self.optimizer.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": loss}
+
+
+@pytest.mark.parametrize("in_tuples", [False, True])
+def test_a_dataset_of_inputs_reaches_the_step_as_it_is(in_tuples, tmp_path):
+    def batches(x):
+        data = tf.data.Dataset.from_tensor_slices(x).batch(16)
+        return data.map(lambda each: (each,)) if in_tuples else data
+
+    model = Encoder(in_tuples)
+    model.compile("adam")
+    again = {"max_trials": 1, "seconds_per_trial": 0.2, "confirm_seeds": 0}
+    tuned = kbatch.tune(
+        model, batches(X), validation_data=batches(X[:32]), directory=tmp_path, verbose=0, **again
+    )
+    assert tuned.history.history["val_loss"]
+
+
+def test_several_steps_a_call_are_said_to_be_left_out():
+    model = classifier()
+    model.compile(model.optimizer, "sparse_categorical_crossentropy", steps_per_execution=4)
+    assert any("steps_per_execution=4 is left out" in note for note in taken(model).notes)
+    assert model.steps_per_execution == 1
 
 
 def test_a_gathered_optimizer_state_is_said_to_be_left():

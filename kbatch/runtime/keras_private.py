@@ -237,6 +237,17 @@ def lambda_function(layer: Any, field: str) -> Any:
     return layer._output_shape if field == "output_shape" else getattr(layer, field)
 
 
+def policy_by_name(layer: Any) -> str | None:
+    """Return the name of the dtype policy that a layer's constructor was given; `None` if none was.
+
+    `Operation._auto_config`, keras/src/ops/operation.py, Keras 3.15.1. It is kept only where all
+    arguments are numbers and texts. A layer made from a configuration was given a dict instead.
+    """
+    arguments = getattr(layer, "_auto_config", None)
+    given = None if arguments is None else arguments.config.get("dtype")
+    return given if isinstance(given, str) else None
+
+
 def learning_rate_setting(optimizer: Any) -> Any:
     """Return the learning rate of an optimizer as it was given: variable, schedule or function.
 

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import textwrap
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import keras
@@ -35,7 +35,8 @@ class Configuration:
     """The configuration of a model, of which more like it are made, with weights of their own.
 
     Attributes:
-        policy: String, the user's dtype policy: layers that have another one keep theirs.
+        policy: String, the user's dtype policy: layers that have another one keep theirs, and
+            layers that were given it by name.
 
     Raises:
         ModelError: If the model cannot be made from a configuration.
@@ -52,6 +53,10 @@ class Configuration:
         except Exception as error:  # the user's own get_config may raise any kind
             raise _refusal(model, error) from error
         self._objects |= functions
+        layers = keras_private.flatten_layers(model)
+        self._pinned = {
+            each.name for each in layers if keras_private.policy_by_name(each) is not None
+        }
         self._built = _build_config(model)
         self._shapes = [tuple(each.shape) for each in model.variables]
 
@@ -63,7 +68,7 @@ class Configuration:
                 makes. Optional.
         """
         policy = str(keras.config.dtype_policy().name)
-        config = with_policy(copy.deepcopy(self._config), self.policy, policy)
+        config = with_policy(copy.deepcopy(self._config), self.policy, policy, self._pinned)
         try:
             with keras.saving.custom_object_scope(self._objects), keras_private.unsafe_lambdas():
                 made = self._class.from_config(config)
@@ -164,8 +169,10 @@ def check_like(model: keras.Model, made: keras.Model) -> None:
         )
 
 
-def with_policy(config: Any, own: str, policy: str) -> Any:
+def with_policy(config: Any, own: str, policy: str, pinned: Container[str] = ()) -> Any:
     """Return a configuration in which one dtype policy took the place of another.
+
+    Layers of some names keep theirs.
 
     >>> layer = {"dtype": {"class_name": "DTypePolicy", "config": {"name": "float32"}}}
     >>> with_policy(layer, "float32", "mixed_float16")["dtype"]["config"]
@@ -174,9 +181,14 @@ def with_policy(config: Any, own: str, policy: str) -> Any:
     if isinstance(config, dict):
         if config.get("class_name") == POLICY and config.get("config") == {"name": own}:
             return {**config, "config": {"name": policy}}
-        return {name: with_policy(value, own, policy) for name, value in config.items()}
+        name = config.get("name")
+        kept = ("dtype",) if isinstance(name, str) and name in pinned else ()
+        return {
+            name: value if name in kept else with_policy(value, own, policy, pinned)
+            for name, value in config.items()
+        }
     if isinstance(config, (list, tuple)):
-        parts = [with_policy(each, own, policy) for each in config]
+        parts = [with_policy(each, own, policy, pinned) for each in config]
         return type(config)(parts) if type(config) in (list, tuple) else config
     return config
 

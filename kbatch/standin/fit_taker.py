@@ -46,7 +46,7 @@ class FitTaker:
         self._tuners = tuners
         self._script, self._number, self._take = script, number, take
         self._file = script.file.resolve()  # a script may go to another folder
-        self._count, self._waited_for = 0, 0
+        self._count, self._waited_for, self._told = 0, 0, False
         self.taken = False
 
     def run(self) -> None:
@@ -71,6 +71,8 @@ class FitTaker:
         if self._tuners is not None and self._tuners.searched:
             return self._tuners.fit(call)
         self._count += 1
+        if self.taken:
+            self._tell_of_later(call)
         if self.taken or not self._is_the_one(call):
             return KERAS_FIT(call.model, **call.arguments)
         self.taken = True
@@ -92,6 +94,12 @@ class FitTaker:
                 flush=True,
             )
         return not longer
+
+    def _tell_of_later(self, call: FitCall) -> None:
+        """Say once that calls behind the taken one, such as those of other folds, are not tuned."""
+        if not self._told:
+            print(f"fit of line {_line(call)} trains as it is: one call is tuned.", flush=True)
+        self._told = True
 
     def _searches_later(self, call: FitCall) -> bool:
         """Whether a tuner of the script is to search behind a call of `fit`."""

@@ -86,6 +86,13 @@ def test_a_pinned_layer_keeps_its_policy():
         assert [each.dtype_policy.name for each in build().layers] == ["mixed_bfloat16", "float32"]
 
 
+def test_a_layer_pinned_to_the_global_policy_keeps_it():
+    with policy_scope("float32", "float32"):
+        build = Copies(dense(dtype="float32"))
+    with policy_scope("mixed_bfloat16", "float32"):
+        assert [each.dtype_policy.name for each in build().layers] == ["mixed_bfloat16", "float32"]
+
+
 def test_fresh_weights_follow_the_seed():
     build = Copies(dense())
     drawn = []

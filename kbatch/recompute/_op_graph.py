@@ -251,7 +251,11 @@ def _can_be_unfolded(model: Any) -> bool:
 def _is_called_plainly(node: Any) -> bool:
     """Whether a node has one argument besides `training`, and no mask."""
     masked = any(mask_of(tensor) is not None for tensor in node.input_tensors)
-    passed = {name for name, value in node.arguments.kwargs.items() if value is not None}
+    passed = {
+        name
+        for name, value in node.arguments.kwargs.items()
+        if any(leaf is not None for leaf in keras.tree.flatten(value))  # masks of several inputs
+    }
     return not masked and len(node.arguments.args) == 1 and passed <= {"training"}
 
 

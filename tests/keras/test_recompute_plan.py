@@ -170,6 +170,35 @@ def test_a_nested_model_is_cut_inside():
     assert plan.segments[0].last == name
 
 
+def several(kind):
+    """Two inputs in a structure of one kind."""
+    first, second = keras.Input((16,), name="a"), keras.Input((16,), name="b")
+    return {
+        "dict": {"a": first, "b": second},
+        "list": [first, second],
+        "tuple": (first, second),
+    }[kind]
+
+
+@pytest.mark.parametrize("kind", ["dict", "list", "tuple"])
+def test_a_nested_model_of_several_inputs_is_cut_inside(kind):
+    inside = several(kind)
+    x = layers.Add()(keras.tree.flatten(inside))
+    for _ in range(6):
+        x = layers.Dense(16, "gelu")(x)
+    inner = keras.Model(inside, {"x": x, "y": layers.Dense(2)(x)}, name="inner")
+    outside = several(kind)
+    both = inner(outside)
+    model = keras.Model(outside, layers.Dense(3)(both["x"]) + layers.Dense(3)(both["y"]))
+    model.compile("sgd", "mse")
+    plan = recompute.plan(model, 512)
+    assert any(segment.last.startswith("inner/") for segment in plan.segments[:-1])
+    assert plan.peak_bytes < 0.7 * recompute.plan(model, 512, "none").peak_bytes
+    data = {"a": np.ones((32, 16)), "b": np.ones((32, 16))}
+    inputs = data if kind == "dict" else type(outside)(data.values())
+    assert recompute.verify(model, plan, inputs, np.ones((32, 3))).exact
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

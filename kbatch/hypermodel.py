@@ -168,7 +168,7 @@ class HyperModel(keras_tuner.HyperModel):
         # by trial: how often it was trained before, of `executions_per_trial`
         self._executions: dict[int, Iterator[int]] = defaultdict(itertools.count)
         # today's values of hyperparameters of `build` with the name of an axis
-        self._of_axes: dict[str, Any] = {}
+        self.of_axes: dict[str, Any] = {}
         self.running: Search | None = None
         self.prepared = PreparedSearch(self.terms)
         self.remembered: Remembered | None = None
@@ -197,7 +197,9 @@ class HyperModel(keras_tuner.HyperModel):
 
     def _take_up(self, hp: keras_tuner.HyperParameters) -> None:
         """Build the baseline with the values that the tuner's `hyperparameters=` says."""
-        maker = self.terms.model_maker
+        maker, size = self.terms.model_maker, tuner_border.fixed_batch_size(hp)
+        if size is not None and self.space.default_sizes:
+            self._take_batch(Batch(size, None, (), ()))
         values = {**tuner_border.said_by(hp, self.space.reserved), **maker.today}
         if values != maker.today:
             self._replace(model_maker=maker.with_values(values))
@@ -268,6 +270,7 @@ class HyperModel(keras_tuner.HyperModel):
         with border(BUILD):
             self._trial = Trial()
             tuner_border.begin_anew(hp)
+            tuner_border.check_declared(hp, self.space)
             recipe = self.space.recipe(hp)
             fitted = self.terms.fitted(recipe)
             if not called_by_a_tuner():
@@ -282,7 +285,7 @@ class HyperModel(keras_tuner.HyperModel):
             model = self._trial.make(
                 training_trial.maker_of_repeat(self.terms.model_maker, hp), fitted, hp
             )
-            self._of_axes |= models_maker.values_of_axes(hp)
+            self.of_axes |= models_maker.values_of_axes(hp)
             return model
 
     def fit(
@@ -327,10 +330,13 @@ class HyperModel(keras_tuner.HyperModel):
                 path = Path(saving.filepath).resolve()  # for a worker elsewhere
                 checkpoint = Checkpoint(path, written, largest_bytes(model))
                 ask = tuner_border.question(of_trial, search.goal, search.baseline())
+                made = trial.model
                 record = search.train(job, trial, own, checkpoint, ask=ask)
+                if made is not None and made.built and not model.built:
+                    model.build_from_config(made.get_build_config())  # which KerasTuner keeps
                 tuner_border.declare(hp, trial.declared)
                 tuner_border.tell(of_trial, search.goal, record)
-                tuner_border.name_values(hp, self._of_axes)
+                tuner_border.name_values(hp, self.of_axes)
                 if record.checkpoint:
                     tuner_border.bring(search.project.directory, record.checkpoint, path)
                 return search.goal.logs(record.outcome, record.score)
@@ -412,8 +418,8 @@ class HyperModel(keras_tuner.HyperModel):
         )
         if unsaid:
             users_code.warn(f"The baseline has {unsaid}.")
-        if self._of_axes:
-            users_code.warn(models_maker.of_axes_sentence(self._of_axes))
+        if self.of_axes:
+            users_code.warn(models_maker.of_axes_sentence(self.of_axes))
         names: tuple[str, ...] = ()
         if COMPILED not in self.space.optimizer:
             names = models_maker.idle(self.terms.model_maker, self.space.baseline.policy, axes)

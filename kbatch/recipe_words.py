@@ -252,6 +252,7 @@ class Strategy:
 
 
 COMPILED = "compiled"
+TUNED_OPTIMIZERS = (COMPILED, "sgd", "adam")  # that a search of a user's own training tries
 OPTIMIZERS = ("sgd", "adam", "adamw", "lars", "lamb", COMPILED)
 ADAMS = ("adam", "adamw", "lamb")  # optimizers with a mean of squared gradients
 # The built-in pipelines; each word of a name is a part of `kbatch.data.augmentation`.

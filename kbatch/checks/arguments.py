@@ -304,8 +304,8 @@ def _without(values: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
 def own_values_sentence(unsaid: Mapping[str, Any]) -> str:
     """Return the sentence on values that nobody chose."""
     return (
-        f"your hyperparameters at their lowest values: {text_of_values(unsaid)}; give values= for "
-        "what you have today"
+        f"your hyperparameters at their lowest values: {text_of_values(unsaid)}; give values= or "
+        "default= for what you have today"
     )
 
 

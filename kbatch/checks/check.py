@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import keras
+import numpy as np
 
 from kbatch.data.streams import Source
 from kbatch.data.validation import Data
@@ -17,6 +18,11 @@ from kbatch.models.maker import ModelMaker
 from kbatch.models.start import build_called
 from kbatch.recipe import Recipe
 from kbatch.space import Space
+
+
+def first_example(part: Any) -> np.ndarray:
+    """Return an array of the first example of a batch."""
+    return np.asarray(part[:1])
 
 
 @dataclass(frozen=True)
@@ -114,6 +120,8 @@ class Subject:
     def build(self, seed: int | None = None) -> keras.Model:
         """Return a new model of the user's `build`, called once if that makes its variables."""
         maker = self.model_maker if seed is None else self.model_maker.with_seed(seed)
+        if maker.first.x is None and self.inputs is not None:
+            maker.first.x = keras.tree.map_structure(first_example, self.inputs)
         return build_called(
             lambda: maker.raw(self.policy, maker.hyperparameters()),
             self.inputs,

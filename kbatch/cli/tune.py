@@ -214,7 +214,7 @@ class _Taker:
         if options.check:
             raise Ended
         found = searched(taken, self._wishes(), self._folder)
-        self._tell(found.report, found.sentence)
+        self._tell(found.report, found.sentence, self._folder)
         if options.train:
             print(f"Trained by: {found.recipe}", flush=True)
             return found.trained()
@@ -234,23 +234,24 @@ class _Taker:
         if self._options.check:
             raise Ended
 
-    def _searched(self, tuner: Any) -> None:
+    def _searched(self, tuner: Any, folder: Path) -> None:
         from kbatch.results.report import report
         from kbatch.standin.changes import changes_of_tuner
         from kbatch.standin.fit_taker import Ended
 
         if self._options.train:
-            self._tell(report(tuner), "The script goes on with the best trial of its tuner.")
+            self._tell(report(tuner), "The script goes on with its tuner's trials.", folder)
             return
-        self._tell(report(tuner), "With these changes the script searches so by itself:")
+        words = "With these changes the script searches so by itself, in its own folder:"
+        self._tell(report(tuner), words, folder)
         file, line = tuner.hypermodel.place
         metric = tuner.hypermodel.terms.judged_by["metric"]
         print(changes_of_tuner(_source(file), Path(file).name, line, metric))
         raise Ended
 
-    def _tell(self, report: Any, sentence: str) -> None:
+    def _tell(self, report: Any, sentence: str, folder: Path) -> None:
         print(report, flush=True)
-        print(f"Page: {self._folder / 'report.html'}", flush=True)
+        print(f"Page: {folder / 'report.html'}", flush=True)
         print(sentence, flush=True)
 
     def _wishes(self) -> Any:
@@ -268,6 +269,7 @@ class _Taker:
             confirm_seeds=options.confirm,
             seed=options.seed,
             isolated=options.isolated,
+            validation_split=options.validation_split,
         )
 
 

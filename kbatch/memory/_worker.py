@@ -156,6 +156,17 @@ PARTIAL = 7  # examples of the partial validation batch
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 
 
+def _maker_of(workload: Workload) -> ModelMaker:
+    """The maker of a workload's models, which knows the lengths of its sample."""
+    spec = workload.spec
+    if isinstance(spec.build, Imported):  # only the function itself tells whether it takes `hp`
+        spec = dataclasses.replace(spec, build=spec.build.load())
+    maker = ModelMaker.of(spec, workload.reserved)
+    if workload.sample:
+        maker.first.x = keras.tree.map_structure(lambda part: part[:1], workload.sample[0])
+    return maker
+
+
 class ProbeSession:
     """A compiled model and its train step, traced once for every batch size."""
 
@@ -173,10 +184,7 @@ class ProbeSession:
             batch_size=passes,
             micro_batch_size=1 if passes > 1 else None,
         )
-        spec = workload.spec
-        if isinstance(spec.build, Imported):  # only the function itself tells whether it takes `hp`
-            spec = dataclasses.replace(spec, build=spec.build.load())
-        self.maker = maker = ModelMaker.of(spec, workload.reserved)
+        self.maker = maker = _maker_of(workload)
         self._settle(workload)
         hp = maker.hyperparameters()
         self.model = maker.make(self.recipe, hp)

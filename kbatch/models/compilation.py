@@ -21,7 +21,7 @@ from kbatch.recipe_words import PLAIN, policy_of_keras
 from kbatch.recompute._apply import remove
 from kbatch.rules.scaling import REFERENCE_BATCH_SIZE
 from kbatch.runtime import keras_private
-from kbatch.runtime.keras_private import compiled_by_user
+from kbatch.runtime.keras_private import compile_as_keras, compiled_by_user
 
 NOT_UNIQUE = re.compile("unique names|names should be unique")
 
@@ -117,6 +117,30 @@ COPY_OF = "_kbatch_copy_of"  # where a copy of an optimizer keeps that made outs
 KEPT = ("loss", "loss_weights", "metrics", "weighted_metrics", "run_eagerly")
 
 
+def compiles_itself(model: keras.Model) -> bool:
+    """Tell whether the class of a model overrides `compile`, as the tasks of keras-hub do."""
+    return type(model).compile is not keras.Model.compile
+
+
+def other_optimizers(model: keras.Model) -> list[str]:
+    """Return the names of attributes of a model that hold optimizers besides its own."""
+    return [
+        name
+        for name, value in vars(model).items()
+        if isinstance(value, keras.optimizers.Optimizer) and name != "optimizer"
+        if value is not model.optimizer and not name.startswith("_")
+    ]
+
+
+def _holds_its_optimizer(model: keras.Model) -> bool:
+    """Whether the optimizer that Keras was given is the one that the model trains with."""
+    given = compiled_by_user(model).get("optimizer")
+    held = getattr(model.optimizer, "inner_optimizer", model.optimizer)
+    if isinstance(given, keras.optimizers.Optimizer):
+        return given in (held, model.optimizer)
+    return given is None or type(keras.optimizers.get(given)) is type(held)
+
+
 @dataclass(frozen=True)
 class CompileArguments:
     """Compile arguments that do not come from the recipe."""
@@ -127,7 +151,11 @@ class CompileArguments:
 
 def said_of(model: keras.Model, arguments: CompileArguments) -> dict[str, Any]:
     """Return the arguments that a model is or will be compiled with, by name."""
-    return compiled_by_user(model) or {"loss": arguments.loss, "metrics": _fresh(arguments.metrics)}
+    given = {"loss": arguments.loss, "metrics": _fresh(arguments.metrics)}
+    own = compiled_by_user(model)
+    if not own:
+        return given
+    return {**own, **{name: value for name, value in given.items() if value is not None}}
 
 
 def as_built(model: Any) -> Any:
@@ -143,7 +171,7 @@ def as_built(model: Any) -> Any:
     if keras_private.compile_config(model) is not ours:
         return model  # compiled anew by the user
     if own:
-        model.compile(**own)
+        compile_as_keras(model, **own)
     else:
         model.compiled = False
     return model
@@ -151,7 +179,7 @@ def as_built(model: Any) -> Any:
 
 def give_own_optimizer(model: Any, made: Made) -> None:
     """Compile a model anew, with a copy of its optimizer, if that was there before the model."""
-    if not isinstance(model, keras.Model) or type(model).compile is not keras.Model.compile:
+    if not isinstance(model, keras.Model):
         return  # `compile_for` refuses it
     own = compiled_by_user(model)
     optimizer = own.get("optimizer")
@@ -163,7 +191,7 @@ def give_own_optimizer(model: Any, made: Made) -> None:
     first = vars(optimizer).get(COPY_OF, optimizer)
     copy = own_optimizer(first)
     vars(copy)[COPY_OF] = first
-    model.compile(**{**own, "optimizer": copy})
+    compile_as_keras(model, **{**own, "optimizer": copy})
 
 
 def compile_for(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> None:
@@ -219,7 +247,8 @@ def _compile(model: keras.Model, recipe: Recipe, own: dict[str, Any]) -> None:
     kept["loss"] = smoothed(kept.get("loss"), recipe.label_smoothing)
     # Keras does not store auto_scale_loss: the class of the optimizer is the only trace of it
     scaled = not model.compiled or isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-    model.compile(
+    compile_as_keras(
+        model,
         optimizer=policies.loss_scaled(optimizer, recipe),
         jit_compile=recipe.jit_compile,
         auto_scale_loss=scaled,
@@ -246,7 +275,7 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
             "`build` must return a keras.Model", type(model).__name__, "Return the model"
         )
     given = [name for name in ("loss", "metrics") if getattr(arguments, name) is not None]
-    if model.compiled and given:
+    if model.compiled and given and not compiles_itself(model):
         names = " and ".join(f"`{name}=`" for name in given)
         raise ModelError(
             "Loss and metrics must be given once",
@@ -259,11 +288,14 @@ def _check(model: keras.Model, recipe: Recipe, arguments: CompileArguments) -> N
             "an uncompiled model and no `loss=`",
             "Compile it in `build`, or pass loss= and metrics=",
         )
-    if type(model).compile is not keras.Model.compile:
+    others = other_optimizers(model)
+    if compiles_itself(model) and not _holds_its_optimizer(model):
+        others.append("an optimizer that Keras' own compile() did not get")
+    if others:
         raise ModelError(
-            "A model must be compiled by Keras' own compile()",
-            f"{type(model).__name__}.compile",
-            "Do not override compile()",
+            "A model must have one optimizer, which recipes replace",
+            f"{type(model).__name__} with {', '.join(others)} besides",
+            "Let one optimizer update all weights, or train the parts as models of their own",
         )
     if model.dtype_policy.name != policy_of_keras(recipe.policy):
         raise ModelError(

@@ -9,7 +9,8 @@ import math
 import numbers
 import re
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -67,7 +68,7 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
     themselves (keras_tuner/src/engine/hyperparameters/hyperparameters.py, KerasTuner 1.4.8).
     """
 
-    __slots__ = ("_bare", "_reserved", "_today")  # not in the dict that is shared
+    __slots__ = ("_bare", "_off", "_reserved", "_today")  # not in the dict that is shared
 
     def __init__(
         self,
@@ -77,7 +78,22 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
     ) -> None:
         self.__dict__ = hp.__dict__  # type: ignore[misc]
         self._reserved, self._today = reserved, today or {}
-        self._bare = False
+        self._bare = self._off = False
+
+    @contextmanager
+    def conditional_scope(self, parent_name: str, parent_values: Any) -> Iterator[None]:
+        """Declare under a condition; today's value settles one on the name of an axis."""
+        if parent_name not in self._reserved:
+            with super().conditional_scope(parent_name, parent_values):
+                yield
+            return
+        values = parent_values if isinstance(parent_values, (list, tuple)) else [parent_values]
+        before = self._off
+        self._off = before or self.__dict__.get(OF_AXES, {}).get(parent_name) not in values
+        try:
+            yield
+        finally:
+            self._off = before
 
     def Boolean(self, name: str, default: Any = None, *args: Any, **conditions: Any) -> Any:  # noqa: N802
         """Declare a boolean, and note whether it has a default, which KerasTuner does not tell."""
@@ -88,6 +104,8 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
             self._bare = False
 
     def _retrieve(self, hp: Any) -> Any:
+        if self._off:
+            return None  # as KerasTuner does outside of a condition
         if hp.name in self._reserved:
             value = hp.default
             if hp.name in self._today and _is_of_build(hp, self._today[hp.name]):
@@ -229,6 +247,13 @@ def _among_policies(policy: str) -> str:
     return policy
 
 
+@dataclass
+class FirstInputs:
+    """The inputs of one example, which tell the lengths that models leave open."""
+
+    x: Any = None  # arrays with one example each; `None` before the checks have seen the data
+
+
 @dataclass(frozen=True)
 class ModelMaker:
     """Makes the models of a specification, compiled for a recipe."""
@@ -246,6 +271,8 @@ class ModelMaker:
     own_policy: str = field(default_factory=_own_policy)
     # `Start`, the variables that models share; known once `start.begin` was called
     start: Start = field(default_factory=Start, compare=False)
+    # `FirstInputs`, shared by all copies as `start` is
+    first: FirstInputs = field(default_factory=FirstInputs, compare=False)
     # values of the user's hyperparameters that take the place of defaults
     values: Mapping[str, Any] = field(default_factory=dict)
     # the same of those that have the name of an axis
@@ -295,7 +322,7 @@ class ModelMaker:
                 if recipe.policy == FLOAT8:
                     policies.quantized(model)
             compile_for(model, recipe, self.arguments)
-        apply_recipe(model, recipe.recompute, recipe.examples_per_pass)
+        apply_recipe(model, recipe.recompute, recipe.examples_per_pass, self.first.x)
         return model
 
     def with_seed(self, seed: int) -> ModelMaker:
@@ -486,8 +513,8 @@ def of_axes_sentence(today: Mapping[str, Any]) -> str:
     """Return the sentence on the user's hyperparameters that have the name of an axis."""
     own = ", ".join(f"{name}={value}" for name, value in today.items())
     return (
-        f"The baseline has {own} of your build(), or what values= says; trials have what kbatch's "
-        "own axes draw."
+        f"The baseline has {own} of your build(), as its default= or values= says. Trials with "
+        "optimizer=compiled have it too; others have what kbatch's own axes draw."
     )
 
 

@@ -166,7 +166,8 @@ def _grouped(model: keras.Model, found: list[Any]) -> keras.Model:
     if model.compiled:
         # Keras does not store auto_scale_loss: the class of the optimizer is the only trace of it
         scaled = isinstance(model.optimizer, keras.optimizers.LossScaleOptimizer)
-        clone.compile(**keras_private.compile_arguments(model), auto_scale_loss=scaled)
+        arguments = keras_private.compile_arguments(model)
+        keras_private.compile_as_keras(clone, **arguments, auto_scale_loss=scaled)
     return clone
 
 

@@ -316,8 +316,10 @@ def costs_of(graph: OpGraph) -> ModelCosts:
     """Trace each operation of a model forward and backward once; nothing is executed."""
     context = Context(graph.functional.dtype_policy)
     specs = {
-        number: tf.TensorSpec((tensor.shape[0] or PRIME, *tensor.shape[1:]), tensor.dtype)
-        for number, tensor in zip(graph.inputs, graph.functional.inputs, strict=True)
+        number: tf.TensorSpec((shape[0] or PRIME, *shape[1:]), tensor.dtype)
+        for number, shape, tensor in zip(
+            graph.inputs, graph.shapes, graph.functional.inputs, strict=True
+        )
     }
     sizes = {number: _size(spec) for number, spec in specs.items()}
     differentiable = graph.differentiable()

@@ -76,7 +76,7 @@ def best_plan(
             "Set TF_CPU_ALLOCATOR_USE_BFC=true",
         )
     measured: list[Plan] = []
-    for candidate in candidates(model, batch_size, peak_bytes):
+    for candidate in candidates(model, batch_size, peak_bytes, x):
         try:
             measured.append(measure(model, candidate, x, y, sample_weight))
         except Exception as error:
@@ -173,12 +173,14 @@ def measure(
     )
 
 
-def candidates(model: keras.Model, batch_size: int, peak_bytes: float | None) -> list[Plan]:
+def candidates(
+    model: keras.Model, batch_size: int, peak_bytes: float | None, x: Any = None
+) -> list[Plan]:
     """The plans that are worth measuring, the most promising first."""
     simple = [plan(model, batch_size, "sqrt"), plan(model, batch_size, "stages")]
     if peak_bytes is None:
         return _distinct([plan(model, batch_size, "minimal"), *simple])
-    plans = front(model, batch_size)
+    plans = front(model, batch_size, x)
     simple.sort(key=lambda each: each.extra_seconds_ratio)
     fastest = _first_within(plans, peak_bytes)
     options = [

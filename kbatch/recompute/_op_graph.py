@@ -264,6 +264,21 @@ def _swap_time(tensor: Any) -> Any:
     return keras.ops.transpose(tensor, [1, 0, *range(2, len(tensor.shape))])
 
 
+def _shapes(functional: Any, x: Any) -> tuple[tuple[int | None, ...], ...]:
+    """The shapes of a model's inputs, with the lengths of some inputs where it has none."""
+    own = [tuple(tensor.shape) for tensor in functional.inputs]
+    if x is None or all(None not in shape[1:] for shape in own):
+        return tuple(own)
+    given = [tuple(each.shape) for each in standardized_inputs(functional, x)]
+    return tuple(
+        (
+            shape[0],
+            *(mine or other for mine, other in zip(shape[1:], seen[1:], strict=True)),
+        )
+        for shape, seen in zip(own, given, strict=True)
+    )
+
+
 # Two terms give the same sum in either order; three or more may not.
 ORDERED = 3
 
@@ -278,10 +293,13 @@ class OpGraph:
         inputs: Tuple of integers, numbers of the model's inputs.
         nodes: Tuple of `Node` in call order.
         outputs: Tuple of integers, numbers of the model's outputs.
+        shapes: Tuple of the shapes of the inputs. A length that the model leaves open is that of
+            the inputs `x`, or `None` without any.
     """
 
-    def __init__(self, model: keras.Model) -> None:
+    def __init__(self, model: keras.Model, x: Any = None) -> None:
         self.functional = functional_of(model)
+        self.shapes = _shapes(self.functional, x)
         unfolded = Unfolded(self.functional)
         self.inputs, self.nodes = unfolded.inputs, unfolded.nodes
         self.outputs = unfolded.outputs
@@ -421,8 +439,8 @@ class SignatureCache(Generic[T]):
 def signature(graph: OpGraph) -> Hashable | None:
     """A key of the model's kind; `None` if an operation cannot tell its settings."""
     inputs = tuple(
-        (str(tensor.shape), str(tensor.dtype), is_optional_input(tensor))
-        for tensor in graph.functional.inputs
+        (shape, str(tensor.dtype), is_optional_input(tensor))
+        for shape, tensor in zip(graph.shapes, graph.functional.inputs, strict=True)
     )
     policy = graph.functional.dtype_policy.name
     try:

@@ -210,6 +210,7 @@ def plan(
     kept_share: float | None = None,
     layers: Sequence[str] = (),
     count: int | None = None,
+    x: Any = None,
 ) -> Plan:
     """Plan which segments of a model to recompute in the backward pass.
 
@@ -239,6 +240,8 @@ def plan(
         layers: List of names of layers to cut after, for `"manual"`. A layer of a nested model is
             named `"nested/layer"`. Optional.
         count: Integer of at least 2, number of segments for `"segments"`. Optional.
+        x: Inputs of one batch, as the model is called on them. They tell the lengths of inputs such
+            as `(None,)`: pass the longest. The plan can then be applied at any length. Optional.
 
     Returns:
         The `Plan`. `print(plan)` lists its segments.
@@ -259,7 +262,7 @@ def plan(
     """
     options = PlanOptions(strategy, peak_bytes, kept_share, layers, count)
     options.check()
-    predictor = _predictor(model, batch_size)
+    predictor = _predictor(model, batch_size, x)
     result = _plan(predictor, strategy, segments_of(predictor, options))
     _check_repeatable(predictor.graph, [result])
     return result
@@ -270,11 +273,12 @@ def plan_for(
     strategy: Strategy,
     planned_batch_size: int,
     batch_size: int,
+    x: Any = None,
 ) -> Plan:
     """Plan a model for one batch size, and give the plan's bytes for another."""
     options = PlanOptions(strategy.name, kept_share=strategy.kept_share, count=strategy.count)
     options.check()
-    predictor = _predictor(model, planned_batch_size)
+    predictor = _predictor(model, planned_batch_size, x)
     resized = Predictor(predictor.graph, predictor.costs, batch_size)
     result = _plan(resized, strategy.name, segments_of(predictor, options))
     _check_repeatable(predictor.graph, [result])
@@ -282,7 +286,7 @@ def plan_for(
 
 
 @in_one_frame
-def front(model: keras.Model, batch_size: int) -> list[Plan]:
+def front(model: keras.Model, batch_size: int, x: Any = None) -> list[Plan]:
     """The plans that no other beats in both peak and time, from the plain model to the lowest peak.
 
     Use it to choose how much time to give for how much memory.
@@ -290,6 +294,7 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     Args:
         model: `keras.Model`, Functional or Sequential, built.
         batch_size: Integer, examples per step.
+        x: Inputs of one batch; see `plan`. Optional.
 
     Returns:
         List of `Plan`, the fastest first.
@@ -305,7 +310,7 @@ def front(model: keras.Model, batch_size: int) -> list[Plan]:
     >>> plans[0].strategy, plans[0].extra_seconds_ratio
     ('none', 0.0)
     """
-    predictor = _predictor(model, batch_size)
+    predictor = _predictor(model, batch_size, x)
     plain = _plan(predictor, "none", whole(predictor.graph))
     plans = [plain, _plan(predictor, "minimal", _solver.lowest(predictor))]
     plain_peak = predictor.predict(whole(predictor.graph)).peak_bytes
@@ -333,7 +338,7 @@ def resizer(model: keras.Model) -> Callable[[Plan, int], Plan]:
     return resize
 
 
-def _predictor(model: keras.Model, batch_size: int) -> Predictor:
+def _predictor(model: keras.Model, batch_size: int, x: Any = None) -> Predictor:
     """The predictor of a model at a batch size, both checked."""
     if whole_number(batch_size) is None:
         raise RecomputeError(
@@ -341,14 +346,13 @@ def _predictor(model: keras.Model, batch_size: int) -> Predictor:
             repr(batch_size),
             "Pass the examples of one step",
         )
-    graph = OpGraph(model)
-    for tensor in graph.functional.inputs:
-        if None in tensor.shape[1:]:
+    graph = OpGraph(model, x)
+    for tensor, shape in zip(graph.functional.inputs, graph.shapes, strict=True):
+        if None in shape[1:]:
             raise RecomputeError(
                 "Inputs must be of a known size except for the batch, or bytes are not known",
-                f"{tensor.name!r} of shape {tuple(tensor.shape)}",
-                "Build the model for the size that it trains with, and plan that one; the plan "
-                "can be applied to this model too",
+                f"{tensor.name!r} of shape {shape}",
+                "Pass x=, one batch of inputs of the longest size; the plan can be applied at any",
             )
         if tensor.shape[0] not in (None, batch_size):
             raise RecomputeError(
@@ -397,7 +401,9 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
 PLANNED_BATCH_SIZE = 32
 
 
-def apply_recipe(model: keras.Model, recompute: str, batch_size: int = PLANNED_BATCH_SIZE) -> None:
+def apply_recipe(
+    model: keras.Model, recompute: str, batch_size: int = PLANNED_BATCH_SIZE, x: Any = None
+) -> None:
     """Plan a model by a recipe's strategy and apply the plan; `"none"` leaves the model as it is.
 
     Args:
@@ -405,6 +411,7 @@ def apply_recipe(model: keras.Model, recompute: str, batch_size: int = PLANNED_B
         recompute: Text such as `"minimal"` or `"budget:0.5"`.
         batch_size: Integer, examples per forward and backward pass, for the plan's bytes. Defaults
             to `32`.
+        x: Inputs of a batch, for the lengths that the model leaves open. Optional.
 
     Raises:
         RecomputeError: If the text is not a strategy, or the model cannot be cut.
@@ -418,4 +425,4 @@ def apply_recipe(model: keras.Model, recompute: str, batch_size: int = PLANNED_B
         return
     fixed = functional_of(model).inputs[0].shape[0]
     planned = fixed or PLANNED_BATCH_SIZE
-    apply(model, plan_for(model, strategy, planned, fixed or batch_size))
+    apply(model, plan_for(model, strategy, planned, fixed or batch_size, x))

@@ -531,6 +531,16 @@ def stepping(model: keras.Model, train_step: Callable[[Any], Any]) -> Iterator[N
         model.train_function = None
 
 
+def compile_as_keras(model: keras.Model, **arguments: Any) -> None:
+    """Compile a model by Keras' own `compile`, also one whose class has another.
+
+    That has run before, where the model was built: what else it sets stays.
+    """
+    import keras
+
+    keras.Model.compile(model, **arguments)
+
+
 def compiled_by_user(model: keras.Model) -> dict[str, Any]:
     """Return the user's compile arguments by name; empty if the model is not compiled."""
     return compile_arguments(model) if model.compiled else {}

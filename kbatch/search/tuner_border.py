@@ -170,6 +170,30 @@ def said_by(hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> dict[s
     return {each.name: hp.values[each.name] for each in own if not _is_lowest(each)}
 
 
+def fixed_batch_size(hp: keras_tuner.HyperParameters) -> int | None:
+    """Return the batch size that a tuner's `hyperparameters=` fixes; `None` if it fixes none."""
+    fixed = keras_tuner.engine.hyperparameters.Fixed
+    found = [each.value for each in hp.space if each.name == "batch_size"]
+    kinds = [type(each) for each in hp.space if each.name == "batch_size"]
+    return found[0] if kinds == [fixed] else None
+
+
+def check_declared(hp: keras_tuner.HyperParameters, space: Space) -> None:
+    """Refuse a tuner that takes up no hyperparameters besides those that it was given."""
+    axes = [
+        axis.name
+        for axis, values in space.searched()
+        if axis.only_if is None and not is_fixed(values)
+    ]
+    lacking = [name for name in axes if name not in hp.values]
+    if lacking:
+        raise SearchError(
+            "A tuner must take up the axes of kbatch",
+            f"tune_new_entries=False or allow_new_entries=False, without {', '.join(lacking)}",
+            "Leave these out of the tuner",
+        )
+
+
 def _is_lowest(axis: Any) -> bool:
     """Whether the default of a hyperparameter is what KerasTuner takes where none is given."""
     values = list(axis.values)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kbatch.recipe import Recipe
-from kbatch.recipe_words import COMPILED
+from kbatch.recipe_words import COMPILED, TUNED_OPTIMIZERS
 from kbatch.script.parts import CLASSES, together
 from kbatch.script.script import SCRIPT_PARTS
 
@@ -203,10 +203,11 @@ class _Script:
         objective = _keyword(call, "objective")
         if model is None or objective is None:
             return []
+        space = f"kbatch.Space(optimizer={TUNED_OPTIMIZERS!r})"
         scored = "" if metric == "val_accuracy" else f', metric="{metric}"'
         at = self._starts[self._head()]
         return [
-            self._edit(model, f"kbatch.HyperModel({ast.unparse(model)}{scored})"),
+            self._edit(model, f"kbatch.HyperModel({ast.unparse(model)}, {space}{scored})"),
             self._edit(objective, "kbatch.objective()"),
             _Edit(at, at, "import kbatch\n"),
         ]

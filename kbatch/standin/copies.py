@@ -11,7 +11,7 @@ from kbatch.errors import ModelError
 from kbatch.models.compilation import copied_metric
 from kbatch.models.optimizers import own_optimizer
 from kbatch.models.start import seed_scope
-from kbatch.runtime.keras_private import compiled_by_user
+from kbatch.runtime.keras_private import compile_as_keras, compiled_by_user
 from kbatch.standin.configuration import check_like, source_of
 from kbatch.standin.weights import StartWeights
 
@@ -58,7 +58,7 @@ class Copies:
                 own[name] = copied_metric(own.get(name))
             if isinstance(own["optimizer"], keras.optimizers.Optimizer):
                 own["optimizer"] = own_optimizer(own["optimizer"])
-            made.compile(**own)
+            compile_as_keras(made, **own)
         if self.unlabelled:
             take_labels_away(made, self.unlabelled)
         return made

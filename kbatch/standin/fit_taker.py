@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from kbatch.standin.search_call import TunerTaker
 from kbatch.standin.users_script import UsersScript
 
 LOOP = "GradientTape"
+MODULES = ("re", "regex")  # whose `search` is no tuner's
 
 
 class Ended(BaseException):
@@ -76,6 +77,8 @@ class FitTaker:
         if self.taken or not self._is_the_one(call):
             return KERAS_FIT(call.model, **call.arguments)
         self.taken = True
+        if self._tuners is not None:
+            self._tuners.closed = True
         return self._take(call)
 
     def _is_the_one(self, call: FitCall) -> bool:
@@ -84,7 +87,11 @@ class FitTaker:
         others = [each for each in self._sites(call) if each.lineno > _line(call)]
         longer = [each for each in others if _epochs(each, call) > call.epochs]
         if self._tuners is not None and self._searches_later(call):
-            print(f"fit of line {_line(call)} trains as it is: a tuner searches later.", flush=True)
+            print(
+                f"fit of line {_line(call)} trains as it is: the search of a tuner is taken (--fit "
+                "says otherwise).",
+                flush=True,
+            )
             return False
         if longer:
             self._waited_for = longer[0].lineno
@@ -102,20 +109,32 @@ class FitTaker:
         self._told = True
 
     def _searches_later(self, call: FitCall) -> bool:
-        """Whether a tuner of the script is to search behind a call of `fit`."""
-        later = [each for each in self._sites(call, "search") if each.lineno > _line(call)]
-        return bool(later) and "keras_tuner" in self._file.read_text(errors="replace")
+        """Whether the file of a call of `fit` searches with a tuner of KerasTuner's too."""
+        imported = any(
+            "keras_tuner" in name or "kerastuner" in name for name in self._imports(call)
+        )
+        searches = [each for each in self._sites(call, "search") if _receiver(each) not in MODULES]
+        return imported and bool(searches)
+
+    def _imports(self, call: FitCall) -> Iterator[str]:
+        """The modules that the file of a call imports."""
+        for node in ast.walk(self._tree(call)):
+            if isinstance(node, ast.Import):
+                yield from (each.name for each in node.names)
+            if isinstance(node, ast.ImportFrom):
+                yield node.module or ""
 
     def _sites(self, call: FitCall, method: str = "fit") -> list[ast.Call]:
         """The calls of `fit`, or of `search`, in the file of a call."""
-        if call.place is None:
-            return []
-        try:
-            tree = ast.parse(Path(call.place[0]).read_text())
-        except (OSError, SyntaxError, ValueError):
-            return []
-        found = [each for each in ast.walk(tree) if isinstance(each, ast.Call)]
+        found = [each for each in ast.walk(self._tree(call)) if isinstance(each, ast.Call)]
         return [each for each in found if getattr(each.func, "attr", "") == method]
+
+    def _tree(self, call: FitCall) -> ast.Module:
+        """The syntax of the file of a call; empty for what has none."""
+        try:
+            return ast.parse("" if call.place is None else Path(call.place[0]).read_text())
+        except (OSError, SyntaxError, ValueError):
+            return ast.parse("")
 
     def _missing(self) -> SearchError:
         loop = LOOP in self._file.read_text(errors="replace")
@@ -131,12 +150,23 @@ class FitTaker:
                 f"a script that ended without that of line {self._waited_for}",
                 "Pass --fit 1 for the first call",
             )
-        which = "" if self._number is None else f" {self._number}"
+        if self._tuners is not None and self._tuners.stayed:
+            return SearchError(
+                "A script must call model.fit, or search with a tuner that can be taken",
+                "a tuner that searched as it is, and no fit behind it",
+                "See above why, or use kbatch.HyperModel in the script",
+            )
+        which = "" if self._number is None else f" (--fit {self._number})"
         return SearchError(
             "A script must call model.fit to be tuned",
-            f"a script that ended after {self._count} calls, without call{which}",
+            f"a script that ended after {self._count} calls of fit, none of them taken{which}",
             "Pass its arguments behind its name, or another --fit",
         )
+
+
+def _receiver(call: ast.Call) -> str:
+    """What the method of a call is looked up in, as it is written."""
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
 def _line(call: FitCall) -> int:

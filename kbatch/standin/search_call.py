@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import time
-import warnings
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,69 +14,26 @@ import keras
 import keras_tuner
 
 from kbatch.data.streams import inputs_of
-from kbatch.errors import SearchError
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.models.maker import fresh_hyperparameters
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
-from kbatch.recipe_words import COMPILED
+from kbatch.recipe_words import TUNED_OPTIMIZERS
 from kbatch.records.project import Project
 from kbatch.runtime.users_code import users_frame
 from kbatch.search import tuner_border
 from kbatch.space import Space
 from kbatch.standin import winner
 from kbatch.standin.fit_call import KERAS_FIT, FitCall, keras_own_fit
-from kbatch.standin.own_fit import OwnFit
-from kbatch.standin.taken import readable_arguments
+from kbatch.standin.script_hypermodel import AsItIs, ScriptHyperModel
+from kbatch.standin.taken import left_out, readable_arguments
 from kbatch.standin.tuned import SEARCH, Wishes, complete, trial_seconds
 from kbatch.training.arguments import FitArguments
 from kbatch.training.pace import RunOptions
 from kbatch.training.progress import LivePage, bars_of
 
+STOCK = "keras_tuner.src.tuners.", "keras_tuner.src.engine."  # whose trials are a `fit` each
 BASE = keras_tuner.engine.base_tuner.BaseTuner
-
-
-class _AsItIs(keras_tuner.HyperModel):
-    """A hypermodel of the user's, which counts as one that trains by itself.
-
-    So what `search` is given reaches `model.fit` as it would, batch size and steps included.
-    """
-
-    def __init__(self, own: Any) -> None:  # of KerasTuner, or a function `build(hp)`
-        super().__init__()
-        self._own = own
-        self._is_function = not isinstance(own, keras_tuner.HyperModel)
-
-    def declare_hyperparameters(self, hp: Any) -> None:
-        if not self._is_function:
-            self._own.declare_hyperparameters(hp)
-
-    def build(self, hp: Any) -> keras.Model:
-        return self._own(hp) if self._is_function else self._own.build(hp)
-
-    def fit(self, hp: Any, model: keras.Model, *args: Any, **kwargs: Any) -> Any:
-        if self._is_function:
-            return model.fit(*args, **kwargs)
-        return self._own.fit(hp, model, *args, **kwargs)
-
-
-class _Noting(HyperModel):
-    """A hypermodel that notes for which recipe each model of its own was built."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.own_fit = OwnFit.of(args[0])
-        self.place = ("", 0)  # the file and the line where the tuner was made
-        self.recipes: weakref.WeakKeyDictionary[keras.Model, Recipe] = weakref.WeakKeyDictionary()
-
-    def build(self, hp: keras_tuner.HyperParameters) -> keras.Model:
-        with warnings.catch_warnings():
-            if not tuner_border.called_by_a_tuner():  # its `fit` trains by the whole recipe
-                warnings.simplefilter("ignore", UserWarning)
-            model = super().build(hp)
-        recipe = self.space.recipe(hp)
-        self.recipes[model] = self.terms.fitted(recipe) or recipe
-        return model
 
 
 @dataclass
@@ -90,19 +45,26 @@ class TunerTaker:
 
     Attributes:
         wishes: `Wishes`.
-        folder: Path of the results.
-        told: Function that is given the sentence on what is taken; it may end the script.
-        ended: Function that is given the tuner when its search has ended; it may end the script.
+        folder: Path of the results of the first tuner.
+        told: Function that is given sentences on what is taken; it may end the script.
+        ended: Function that is given a tuner and its folder when its search has ended; it may end
+            the script.
         tuners: List of the tuners that were taken.
-        searched: Boolean, whether one of them has searched, or one that is kbatch's already.
+        searched: Boolean, whether a tuner has searched.
+        stayed: Boolean, whether a tuner searched as it is.
+        closed: Boolean, whether tuners that are made from now on search as they are.
     """
 
     wishes: Wishes
     folder: Path
     told: Callable[[str], None]
-    ended: Callable[[Any], None]
+    ended: Callable[[Any, Path], None]
     tuners: list[Any] = field(default_factory=list)
     searched: bool = False
+    stayed: bool = False
+    closed: bool = False
+    _stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    _reasons: dict[int, str] = field(default_factory=dict)  # by tuner, why it stays as it is
 
     @contextlib.contextmanager
     def standing_in(self) -> Iterator[None]:
@@ -121,30 +83,36 @@ class TunerTaker:
             with keras_own_fit():
                 if tuner in self.tuners:
                     return self._search(search, tuner, args, kwargs)
+                self.stayed = True
+                if not self.closed:
+                    why = self._reasons.get(id(tuner), "its hypermodel is kbatch's already")
+                    self.told(f"{type(tuner).__name__} searches as it is: {why}.")
                 self.searched = self.searched or isinstance(tuner.hypermodel, HyperModel)
                 return search(tuner, *args, **kwargs)
 
         BASE.__init__, BASE.search = begun, searching
         try:
-            yield
+            with self._stack:
+                yield
         finally:
             BASE.__init__, BASE.search = begin, search
 
     def _begun(self, tuner: Any, given: Mapping[str, Any]) -> dict[str, Any]:
         """What a tuner is given in place of what the script says; empty for one that stays."""
-        own = given.get("hypermodel")
-        if own is None or isinstance(own, HyperModel):
+        own, oracle = given.get("hypermodel"), given["oracle"]
+        if isinstance(own, HyperModel):
             return {}
-        if not type(tuner).run_trial.__module__.startswith("keras_tuner."):
-            print(
-                f"{type(tuner).__name__} searches as it is: its run_trial is its own.", flush=True
-            )
+        why = self._why_not(tuner, own, oracle)
+        if why or self.closed:
+            self._reasons[id(tuner)] = why
             return {}
-        oracle = given["oracle"]
-        metric, direction = self._judged_by(oracle.objective)
-        hypermodel = _Noting(
-            _AsItIs(own),
-            Space(**{"optimizer": (COMPILED, "sgd", "adam"), **self.wishes.axes}),
+        objective_of_script = oracle.objective
+        metric = self.wishes.metric or objective_of_script.name
+        own_direction = getattr(objective_of_script, "direction", None)
+        direction = self.wishes.direction or (None if self.wishes.metric else own_direction)
+        hypermodel = ScriptHyperModel(
+            AsItIs(own),
+            Space(**{"optimizer": TUNED_OPTIMIZERS, **self.wishes.axes}),
             metric=metric,
             direction=direction,
             chance=self.wishes.chance,
@@ -152,47 +120,58 @@ class TunerTaker:
             isolated=self.wishes.isolated,
         )
         oracle.objective = objective()
+        if not oracle.tune_new_entries:  # those of kbatch are tuned none the less
+            hypermodel.space.declare(oracle.hyperparameters)
         frame = users_frame()
         if frame is not None:
             hypermodel.place = (frame.f_code.co_filename, frame.f_lineno)
+            self._stack.enter_context(hypermodel.in_place_of(frame.f_globals))
         self.tuners.append(tuner)
-        number = len(self.tuners)
+        folder = self._folder_of(tuner)
+        hypermodel.directory = str(folder / SEARCH)
+        # the same command goes on, whatever the script says of its own folder
         return {
             "hypermodel": hypermodel,
-            "directory": str(self.folder),
-            "project_name": SEARCH if number == 1 else f"{SEARCH}-{number}",
-            "overwrite": False,  # the same command goes on
+            "directory": str(folder),
+            "project_name": SEARCH,
+            "overwrite": False,
         }
 
-    def _judged_by(self, own: Any) -> tuple[str, str | None]:
-        """The metric and the direction of a script's objective."""
+    def _why_not(self, tuner: Any, own: Any, oracle: Any) -> str:
+        """Why a tuner stays as it is; empty for one that is taken."""
+        if own is None or not type(tuner).run_trial.__module__.startswith(STOCK):
+            return "its run_trial is its own"
         if self.wishes.metric is not None:
-            return self.wishes.metric, self.wishes.direction
-        if type(own) is not keras_tuner.Objective:
-            raise SearchError(
-                "The tuner of a script must have one metric as its objective",
-                type(own).__name__,
-                "Pass --metric val_accuracy, say",
-            )
-        return own.name, self.wishes.direction or own.direction
+            return ""
+        name = getattr(oracle.objective, "name", None)
+        if type(oracle.objective) is keras_tuner.Objective and str(name).startswith("val_"):
+            return ""
+        return "its objective is not one metric on validation data (--metric names one)"
+
+    def _folder_of(self, tuner: Any) -> Path:
+        number = self.tuners.index(tuner) + 1
+        name = self.folder.name
+        return self.folder if number == 1 else self.folder.with_name(f"{name}-{number}")
 
     def _search(self, search: Callable[..., Any], tuner: Any, args: Any, kwargs: Any) -> None:
         began = time.monotonic()
-        hypermodel, wishes = tuner.hypermodel, self.wishes
+        hypermodel, wishes, folder = tuner.hypermodel, self.wishes, self._folder_of(tuner)
         maker, own_fit = hypermodel.terms.model_maker, hypermodel.own_fit
+        if wishes.validation_split is not None and "validation_data" not in kwargs:
+            kwargs = {"validation_split": wishes.validation_split, **kwargs}
         call = own_fit.call(fresh_hyperparameters(maker.today), args, kwargs)
-        epochs = call.epochs
-        if tuner_border.is_hyperband(tuner):
-            epochs = tuner.oracle.max_epochs
-        self.told(_words(tuner, epochs))
+        epochs = tuner.oracle.max_epochs if tuner_border.is_hyperband(tuner) else call.epochs
+        batch_size = hypermodel.terms.space.baseline.batch_size
+        found = own_fit.batch(maker.today, args, kwargs).today
+        today = Recipe(batch_size=found if batch_size == Recipe().batch_size else batch_size)
+        self.told("\n".join(_sentences(tuner, call, epochs, today.batch_size, folder)))
         self.searched = True
-        hypermodel.watcher = LivePage(self.folder, bars_of(1))
-        today = Recipe(batch_size=own_fit.batch(maker.today, args, kwargs).today)
+        hypermodel.watcher = LivePage(folder, bars_of(1))
         arguments, _ = readable_arguments(call)
-        folder = Path(tuner.project_dir)
+        project = Path(tuner.project_dir)
         hypermodel.last(
             wishes.seconds_per_trial
-            or trial_seconds(maker, today, arguments, epochs, wishes, folder)
+            or trial_seconds(maker, today, arguments, epochs, wishes, project)
         )
         left = {name: value for name, value in kwargs.items() if name != "epochs"}
 
@@ -200,31 +179,59 @@ class TunerTaker:
             tuner_border.end(tuner, wishes.search_seconds(began), wishes.max_trials)
             search(tuner, *args, **{**left, "verbose": 0})
 
-        complete(tuner, searching, wishes, self.folder, began)
-        self.ended(tuner)
+        complete(tuner, searching, wishes, folder, began)
+        _name_rates(tuner)
+        self.ended(tuner, folder)
 
     def fit(self, call: FitCall) -> keras.callbacks.History:
         """Train a model of the script's own call, by its recipe if a tuner built it for one."""
         for tuner in self.tuners:
-            if call.model in tuner.hypermodel.recipes:
-                return _trained(call, tuner)
-        print("A model that tuner.hypermodel did not build trains as it is.", flush=True)
+            recipe = tuner.hypermodel.recipe_of(call.model)
+            if recipe is not None:
+                return _trained(call, tuner, recipe)
+        place = "" if call.place is None else f" of line {call.place[1]}"
+        print(
+            f"fit{place} trains as it is: no recipe is known for its model. Build it with "
+            "tuner.hypermodel.build(hp) for that.",
+            flush=True,
+        )
         return KERAS_FIT(call.model, **call.arguments)
 
 
-def _words(tuner: Any, epochs: int) -> str:
+def _name_rates(tuner: Any) -> None:
+    """Let a script read the rate that a trial trained with, where its `build` has one."""
+    if tuner_border.RATE_OF_BUILD not in tuner.hypermodel.of_axes:
+        return
+    for record in Project(tuner.project_dir).store.records():
+        trial = tuner.oracle.trials.get(f"{record.trial:04d}")
+        if record.purpose == "search" and trial is not None:
+            rate = record.outcome.learning_rate
+            trial.hyperparameters.values[tuner_border.RATE_OF_BUILD] = rate
+
+
+def _sentences(
+    tuner: Any, call: FitCall, epochs: int, batch_size: int, folder: Path
+) -> Iterator[str]:
+    """What was taken, in words."""
     frame = users_frame()
     where = "" if frame is None else f" of {frame.f_code.co_filename}, line {frame.f_lineno}"
-    metric = tuner.hypermodel.terms.judged_by["metric"]
-    return (
-        f"Taken: search{where}: {type(tuner).__name__} of KerasTuner, {epochs} epochs, scored by "
-        f"{metric}."
+    hypermodel = tuner.hypermodel
+    yield (
+        f"Taken: search{where}: {type(tuner).__name__} of KerasTuner, batch {batch_size}, "
+        f"{epochs} epochs, scored by {hypermodel.terms.judged_by['metric']}."
     )
+    names = {each.name for each in tuner.oracle.get_space().space}
+    axes = sorted(names & hypermodel.space.reserved)
+    own = sorted(names - hypermodel.space.reserved)
+    yield f"It draws {', '.join(axes)} of kbatch's, and {', '.join(own) or 'none'} of its own."
+    yield f"Its trials are in {folder}, and go on there; its own directory stays as it is."
+    for note in left_out(call):
+        yield f"{note}."
 
 
-def _trained(call: FitCall, tuner: Any) -> keras.callbacks.History:
+def _trained(call: FitCall, tuner: Any, recipe: Recipe) -> keras.callbacks.History:
     hypermodel, model = tuner.hypermodel, call.model
-    recipe, maker = hypermodel.recipes[model], hypermodel.terms.model_maker
+    maker = hypermodel.terms.model_maker
     print(f"Trained by: {recipe}", flush=True)
     found, _ = readable_arguments(call)
     arguments = FitArguments.parse((), found)

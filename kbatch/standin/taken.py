@@ -19,8 +19,8 @@ from kbatch.callbacks import user_callbacks
 from kbatch.errors import DataError, ModelError, SearchError
 from kbatch.models.compilation import CompileArguments
 from kbatch.recipe import Recipe
-from kbatch.recipe_words import COMPILED
-from kbatch.runtime.keras_private import compiled_by_user
+from kbatch.recipe_words import TUNED_OPTIMIZERS
+from kbatch.runtime.keras_private import compile_as_keras, compiled_by_user
 from kbatch.space import Space
 from kbatch.standin.copies import Copies, SameModel, Seen, alone, copies_of, in_tuple
 from kbatch.standin.fit_call import FitCall
@@ -81,7 +81,7 @@ class Taken:
         inputs = first_inputs(arguments["x"])
         build = copies_of(call.model, inputs, unlabelled=_label(arguments))
         name = metric or f"val_{_scored(build(), arguments)}"
-        notes = [*notes, *_left_out(call), build.sentence]
+        notes = [*notes, *left_out(call), build.sentence]
         return cls(call, build, arguments, batch, name, tuple(notes))
 
     @property
@@ -111,8 +111,7 @@ class Taken:
         baseline = Recipe(batch_size=self.batch_size)
         if given is not None:
             return _with_baseline(given, baseline)
-        optimizers = (COMPILED, "sgd", "adam")
-        usual: dict[str, Any] = {"optimizer": optimizers, "baseline": baseline}
+        usual: dict[str, Any] = {"optimizer": TUNED_OPTIMIZERS, "baseline": baseline}
         policy = str(keras.config.dtype_policy().name)
         if policy not in Space().policies:
             usual["policy"] = (policy, *Space().policies)
@@ -288,15 +287,15 @@ def _single_steps(model: keras.Model) -> list[str]:
     steps = model.steps_per_execution
     if steps == 1:
         return []
-    model.compile(**{**compiled_by_user(model), "steps_per_execution": 1})
+    compile_as_keras(model, **{**compiled_by_user(model), "steps_per_execution": 1})
     return [
         f"steps_per_execution={steps} is left out, in the baseline too: the clock is read after "
-        "each update. Set it again for updates of a millisecond"
+        "each update. Compile with it again afterwards if an update takes a millisecond"
     ]
 
 
-def _left_out(call: FitCall) -> list[str]:
-    """Sentences on what of a call a search does not follow."""
+def left_out(call: FitCall) -> list[str]:
+    """Return sentences on what of a call a search does not follow."""
     given, notes = call.arguments, list[str]()
     if _was_trained(call.model):
         notes.append("The optimizer begins anew in each training, without what it had gathered")

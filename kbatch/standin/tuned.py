@@ -63,6 +63,7 @@ class Wishes:
     confirm_seeds: int = 3
     seed: int = 0
     isolated: bool = False
+    validation_split: float | None = None  # for a search of a script that does not validate
 
     @property
     def budget_seconds(self) -> float:

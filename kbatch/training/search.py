@@ -123,7 +123,9 @@ class Search:
         job = baseline_job(self.project, self.model_maker, self.space, recipe)
         if self.project.trainings.known(job) is None:
             for strategy in (each for each in self.space.recompute if each != "none"):
-                apply_recipe(self.model_maker.raw(recipe.policy), strategy)
+                apply_recipe(
+                    self.model_maker.raw(recipe.policy), strategy, x=self.model_maker.first.x
+                )
         return self.train(job)
 
     def again(self, record: Record, seed: int, test: tf.data.Dataset | None = None) -> Record:

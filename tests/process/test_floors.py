@@ -20,6 +20,7 @@ ONLY_IN = {
         "cli.search_run",
         "standin.own_fit",
         "standin.search_call",
+        "standin.script_hypermodel",
         "search.proposals",
         "search.oracle",
         "tuner",

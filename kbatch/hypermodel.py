@@ -215,7 +215,7 @@ class HyperModel(keras_tuner.HyperModel):
         if self._own_fit is None:
             return
         try:
-            batch = self._own_fit.batch(self.terms.model_maker.values)
+            batch = self._own_fit.batch(self.terms.model_maker.today)
         except Exception:  # it looks at the data: `searching` asks again, and raises
             return
         self._take_batch(batch)
@@ -236,7 +236,7 @@ class HyperModel(keras_tuner.HyperModel):
 
     def _of_own_fit(self, own_fit: OwnFit, tuner: Any, args: Any, kwargs: Any) -> dict[str, Any]:
         """Return the arguments of the search: what a `fit` of the user's own gives `model.fit`."""
-        values = self.terms.model_maker.values
+        values = self.terms.model_maker.today
         batch = own_fit.batch(values, args, kwargs)
         self._take_batch(batch)
         tuner_border.set_sizes(tuner, self.space.batch_size)

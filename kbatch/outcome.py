@@ -428,7 +428,7 @@ class Goal:
         value = outcome.value
         if value is None or not math.isfinite(value):
             value = self.chance
-        others = {f"val_{name}": float(each) for name, each in outcome.metrics.items()}
+        others = {name: float(each) for name, each in outcome.metrics.items()}
         return {
             **{name: each for name, each in others.items() if math.isfinite(each)},
             "score": float(score),

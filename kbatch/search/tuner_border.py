@@ -87,8 +87,7 @@ def check(tuner: Any) -> None:
         raise SearchError(
             "A tuner must not compile the models again",
             ", ".join(f"{name}=" for name in overriding),
-            "Leave them out of the tuner: the optimizer is an axis of Space, "
-            "loss and metrics belong into compile() or kbatch.HyperModel",
+            "Compile so in `build` instead: the optimizer there is the baseline's",
         )
     objective = tuner.oracle.objective
     if getattr(objective, "name", None) != OBJECTIVE or objective.direction != "max":
@@ -173,9 +172,8 @@ def said_by(hp: keras_tuner.HyperParameters, reserved: frozenset[str]) -> dict[s
 def fixed_batch_size(hp: keras_tuner.HyperParameters) -> int | None:
     """Return the batch size that a tuner's `hyperparameters=` fixes; `None` if it fixes none."""
     fixed = keras_tuner.engine.hyperparameters.Fixed
-    found = [each.value for each in hp.space if each.name == "batch_size"]
-    kinds = [type(each) for each in hp.space if each.name == "batch_size"]
-    return found[0] if kinds == [fixed] else None
+    found = [each for each in hp.space if each.name == "batch_size"]
+    return found[0].value if found and isinstance(found[0], fixed) else None
 
 
 def check_declared(hp: keras_tuner.HyperParameters, space: Space) -> None:

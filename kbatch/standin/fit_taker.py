@@ -63,8 +63,12 @@ class FitTaker:
                 stack.enter_context(self._tuners.standing_in())
             self._script.run()
         searched = self._tuners is not None and self._tuners.searched
-        if not self.taken and not searched:
-            raise self._missing()
+        if self.taken or searched:
+            return
+        if self._tuners is not None and self._tuners.stayed:
+            print("Nothing was tuned: the script's tuner searched as it is, see above.", flush=True)
+            return
+        raise self._missing()
 
     def _called(self, call: FitCall) -> Any:
         if called_by_a_tuner():  # of the script, for a trial of its own
@@ -86,7 +90,8 @@ class FitTaker:
             return self._count == self._number
         others = [each for each in self._sites(call) if each.lineno > _line(call)]
         longer = [each for each in others if _epochs(each, call) > call.epochs]
-        if self._tuners is not None and self._searches_later(call):
+        awaited = self._tuners is not None and not self._tuners.stayed
+        if awaited and self._searches_later(call):
             print(
                 f"fit of line {_line(call)} trains as it is: the search of a tuner is taken (--fit "
                 "says otherwise).",
@@ -149,12 +154,6 @@ class FitTaker:
                 "The call of fit with most epochs must be reached",
                 f"a script that ended without that of line {self._waited_for}",
                 "Pass --fit 1 for the first call",
-            )
-        if self._tuners is not None and self._tuners.stayed:
-            return SearchError(
-                "A script must call model.fit, or search with a tuner that can be taken",
-                "a tuner that searched as it is, and no fit behind it",
-                "See above why, or use kbatch.HyperModel in the script",
             )
         which = "" if self._number is None else f" (--fit {self._number})"
         return SearchError(

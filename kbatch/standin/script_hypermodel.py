@@ -124,17 +124,30 @@ class ScriptHyperModel(HyperModel):
                     names[name] = routed
                     stack.callback(names.__setitem__, name, own)
             else:
-                before = own.build
+                before, kind = own.build, type(own)
                 own.build = self._routed(before)
                 stack.callback(setattr, own, "build", before)
+                if "build" in vars(kind):  # scripts make another one too
+                    stack.callback(setattr, kind, "build", kind.build)
+                    kind.build = self._routed_method(kind.build)
             yield
 
     def _routed(self, build: Any) -> Any:
         @functools.wraps(build)
         def routed(hp: Any, *args: Any, **kwargs: Any) -> keras.Model:
-            values = getattr(hp, "values", {})
-            if not isinstance(hp, GuardedHyperParameters) and any(each in values for each in AXIS):
-                return self.build(hp)
-            return build(hp, *args, **kwargs)
+            return self.build(hp) if _is_of_trial(hp) else build(hp, *args, **kwargs)
 
         return routed
+
+    def _routed_method(self, build: Any) -> Any:
+        @functools.wraps(build)
+        def routed(own: Any, hp: Any) -> keras.Model:
+            return self.build(hp) if _is_of_trial(hp) else build(own, hp)
+
+        return routed
+
+
+def _is_of_trial(hp: Any) -> bool:
+    """Whether hyperparameters are those of a trial of kbatch's, and not on the way to `build`."""
+    values = getattr(hp, "values", {})
+    return not isinstance(hp, GuardedHyperParameters) and any(each in values for each in AXIS)

@@ -202,8 +202,9 @@ def _name_rates(tuner: Any) -> None:
     """Let a script read the rate that a trial trained with, where its `build` has one."""
     if tuner_border.RATE_OF_BUILD not in tuner.hypermodel.of_axes:
         return
+    trials = {int(number): trial for number, trial in tuner.oracle.trials.items()}
     for record in Project(tuner.project_dir).store.records():
-        trial = tuner.oracle.trials.get(f"{record.trial:04d}")
+        trial = trials.get(record.trial)
         if record.purpose == "search" and trial is not None:
             rate = record.outcome.learning_rate
             trial.hyperparameters.values[tuner_border.RATE_OF_BUILD] = rate

@@ -23,6 +23,7 @@ from kbatch.models import maker as models_maker
 from kbatch.models.compilation import lacking
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker, compilable
+from kbatch.models.preprocessing import put_back
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED
 from kbatch.records.at_most_once import Job
@@ -286,6 +287,8 @@ class HyperModel(keras_tuner.HyperModel):
                 training_trial.maker_of_repeat(self.terms.model_maker, hp), fitted, hp
             )
             self.of_axes |= models_maker.values_of_axes(hp)
+            if self.running is None:
+                put_back(model)
             return model
 
     def fit(

@@ -23,6 +23,7 @@ from kbatch.cli.command import WHOLE, new_console, told_plainly, with_options
 from kbatch.cli.quick_checks import QUICK
 from kbatch.cli.search_options import SearchOptions
 from kbatch.errors import KbatchError, SearchError
+from kbatch.models.preprocessing import preprocess_of
 from kbatch.runtime import device, nvidia
 
 if TYPE_CHECKING:
@@ -425,5 +426,5 @@ def _found(options: SearchOptions, console: Console) -> list[Found]:
     arguments = FitArguments.parse(
         searched.examples.train, {"validation_data": searched.examples.validation}
     )
-    data = arguments.data(lambda: inputs_of(model))
+    data = arguments.data(lambda: inputs_of(model), preprocess_of(model))
     return catalogue.made(terms.subject(arguments, data))

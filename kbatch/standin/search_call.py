@@ -16,6 +16,7 @@ import keras_tuner
 from kbatch.data.streams import inputs_of
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.models.maker import fresh_hyperparameters
+from kbatch.models.preprocessing import preprocess_of, put_back, take_off
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import TUNED_OPTIMIZERS
@@ -236,9 +237,10 @@ def _trained(call: FitCall, tuner: Any, recipe: Recipe) -> keras.callbacks.Histo
     print(f"Trained by: {recipe}", flush=True)
     found, _ = readable_arguments(call)
     arguments = FitArguments.parse((), found)
+    read = (lambda: inputs_of(model)), preprocess_of(model)
     validated = found.get("validation_data") is not None or found.get("validation_split")
-    data = arguments.data(lambda: inputs_of(model)) if validated else None
-    training = arguments.training(lambda: inputs_of(model)) if data is None else data.training
+    data = arguments.data(*read) if validated else None
+    training = arguments.training(*read) if data is None else data.training
     options = RunOptions(
         maker.seed,
         maker.own_policy,
@@ -248,7 +250,11 @@ def _trained(call: FitCall, tuner: Any, recipe: Recipe) -> keras.callbacks.Histo
     )
     validation = None if data is None else data.validation
     goal = Goal.from_dict(Project(tuner.project_dir).facts()["goal"])
-    history = winner.fit(model, recipe, training, validation, goal, options, call)
+    take_off(model)
+    try:
+        history = winner.fit(model, recipe, training, validation, goal, options, call)
+    finally:
+        put_back(model)
     model.history = history
     model.train_function = model.test_function = None  # see `winner.trained`
     return history

@@ -17,6 +17,7 @@ from kbatch.errors import SearchError, in_one_frame
 from kbatch.hypermodel import HyperModel
 from kbatch.model_spec import ModelSpec
 from kbatch.models.maker import ModelMaker
+from kbatch.models.preprocessing import preprocess_of
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.records import project
@@ -106,7 +107,9 @@ class Found:
         if search is not None:
             data = search.data
         else:  # somebody has trained in the project meanwhile
-            data = arguments.data(lambda: inputs_of(self.taken.call.model))
+            data = arguments.data(
+                lambda: inputs_of(self.taken.call.model), preprocess_of(self.taken.call.model)
+            )
         goal = Goal.from_dict(own.facts()["goal"])
         return winner.trained(self.taken, self.recipe, maker, data, goal)
 
@@ -196,7 +199,7 @@ def trial_seconds(
         return float(known)
     recipe = maker.baseline(today)
     model = maker.make(recipe)
-    data = FitArguments.parse((), arguments).data(lambda: inputs_of(model))
+    data = FitArguments.parse((), arguments).data(lambda: inputs_of(model), preprocess_of(model))
     options = RunOptions(maker.seed, maker.own_policy)
     update = median_update_seconds(model, recipe, data, TIMED_UPDATES, options)
     updates = math.ceil(data.training.examples / recipe.batch_size)

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from kbatch import plain_text
 from kbatch.callbacks.user_callbacks import belongs_to_trial
-from kbatch.data.streams import Inputs, Source, training_source, unknown_inputs
+from kbatch.data.streams import Inputs, Source, as_arrays, training_source, unknown_inputs
 from kbatch.data.validation import Data, prepare
 from kbatch.errors import DataError, ProjectChangedError, SearchError
 from kbatch.models.maker import described
+from kbatch.models.preprocessing import Preprocess, preprocessed
 from kbatch.records.project import Project
 
 REFUSED = {
@@ -109,15 +111,49 @@ class FitArguments:
         """Whether two calls got the very same objects, so that data need not be prepared again."""
         return all(getattr(other, name) is value for name, value in vars(self).items())
 
-    def data(self, inputs: Inputs = unknown_inputs) -> Data:
-        """Return the data, ready to be streamed and measured on."""
+    def data(self, inputs: Inputs = unknown_inputs, preprocess: Preprocess | None = None) -> Data:
+        """Return the data, ready to be streamed and measured on.
+
+        Args:
+            inputs: Function that returns the shapes of the model's inputs.
+            preprocess: What the model does to data before it trains; see
+                `kbatch.models.preprocessing.preprocess_of`. Optional.
+        """
+        if preprocess is not None:
+            return self.preprocessed_by(preprocess).data(inputs)
         validated = (self.validation_data, self.validation_split, self.validation_batch_size)
         data = prepare(self.x, self.y, self.sample_weight, *validated, self.batched, inputs)
         self._check_weights(data.training)
         return data
 
-    def training(self, inputs: Inputs = unknown_inputs) -> Source:
+    def preprocessed_by(self, preprocess: Preprocess) -> FitArguments:
+        """Return the same arguments with the data as a model trains on them."""
+        changed: dict[str, Any] = {}
+        if self.x is not None:
+            parts = [self.x]
+            if not isinstance(self.x, tf.data.Dataset):
+                parts = [each for each in (self.x, self.y, self.sample_weight) if each is not None]
+            found = preprocessed(preprocess, *map(_readable, parts))
+            if isinstance(found, tf.data.Dataset):
+                own = self.batched is not False if isinstance(self.x, tf.data.Dataset) else False
+                changed |= {"x": found, "y": None, "sample_weight": None, "batched": own}
+            else:
+                changed |= dict(zip(("x", "y", "sample_weight"), found, strict=False))
+        validation = self.validation_data
+        if isinstance(validation, tf.data.Dataset):
+            changed["validation_data"] = preprocessed(preprocess, validation)
+        elif validation is not None:
+            parts = list(validation) if isinstance(validation, (tuple, list)) else [validation]
+            changed["validation_data"] = preprocessed(preprocess, *map(_readable, parts))
+        return dataclasses.replace(self, **changed)
+
+    def training(
+        self, inputs: Inputs = unknown_inputs, preprocess: Preprocess | None = None
+    ) -> Source:
         """Return the training data alone; see `data`."""
+        if preprocess is not None:
+            alone = dataclasses.replace(self, validation_data=None)
+            return alone.preprocessed_by(preprocess).training(inputs)
         source = training_source(
             self.x, self.y, self.sample_weight, batched=self.batched, inputs=inputs
         )
@@ -131,6 +167,11 @@ class FitArguments:
                 "class_weight and weights of the examples",
                 "Multiply them into sample_weight",
             )
+
+
+def _readable(part: Any) -> Any:
+    """Arrays, lists and frames as arrays; a dataset as it is."""
+    return part if isinstance(part, tf.data.Dataset) else as_arrays(part)
 
 
 def _whole(number: Any) -> Any:

@@ -21,6 +21,7 @@ from kbatch.models import accumulation
 from kbatch.models.compilation import said_of
 from kbatch.models.gradient_noise import NoiseMeter
 from kbatch.models.maker import ModelMaker, check_known_values
+from kbatch.models.preprocessing import preprocess_of
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_words import whole_number
 from kbatch.rules.noise_scale import NoiseEstimate, critical_batch
@@ -205,7 +206,8 @@ def noise_scale(
     )
     spec = ModelSpec.of(build, **model_arguments)
     maker = ModelMaker.of(spec)
-    source = arguments.training(lambda: inputs_of(maker.raw(recipe.policy)))
+    plain = maker.raw(recipe.policy)
+    source = arguments.training(lambda: inputs_of(plain), preprocess_of(plain))
     checks.check_size(recipe.batch_size, source.examples)
     hp = maker.hyperparameters()
     trial = Trial()

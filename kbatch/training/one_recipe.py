@@ -22,6 +22,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.models import replicas
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker, check_known_values, described
+from kbatch.models.preprocessing import preprocess_of, put_back
 from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_words import CONSTANT, whole_number
@@ -159,7 +160,8 @@ def trained(
     check_smoothed_metric(judged["metric"], [recipe.label_smoothing])
     check_augmentation(recipe)
     callbacks, model_maker = tensorboard.checked_callbacks(arguments.callbacks), ModelMaker.of(spec)
-    data = arguments.data(lambda: inputs_of(model_maker.raw(recipe.policy)))
+    plain = model_maker.raw(recipe.policy)
+    data = arguments.data(lambda: inputs_of(plain), preprocess_of(plain))
     agree(data)
     _check_passes(recipe, data)
     weights = arguments.class_weight
@@ -190,6 +192,7 @@ def trained(
     noted = (*([goal.note] if goal.note else []), *catalogue.sentences(found))
     tensorboard.write_training(callbacks, recipe, outcome, goal.metric, hp.values)
     rate = outcome.learning_rate or recipe.learning_rate
+    put_back(model)
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
 
 

@@ -26,6 +26,7 @@ from kbatch.models import losses, replicas
 from kbatch.models.compilation import said_of
 from kbatch.models.losses import check_smoothing
 from kbatch.models.maker import ModelMaker, check_known_values, described, own_values, signature
+from kbatch.models.preprocessing import preprocess_of
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import whole_number
@@ -149,7 +150,9 @@ class Terms:
             checks.rehearse(self.model_maker, model, self.space, problems)
         schedule = model is not None and _has_schedule(compiled_by_user(model).get("optimizer"))
         problems.of(lambda: user_callbacks.check_callbacks(arguments.callbacks, schedule=schedule))
-        data: Data | None = problems.of(lambda: arguments.data(lambda: inputs_of(model)))
+        data: Data | None = problems.of(
+            lambda: arguments.data(lambda: inputs_of(model), preprocess_of(model))
+        )
         if data is not None:
             sizes = [*self.sizes_that_fit(data.training.examples), self.space.baseline.batch_size]
             passes, smallest = [self._pass(size) for size in sizes], self._smallest_step(sizes[:-1])

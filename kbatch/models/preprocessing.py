@@ -1,0 +1,76 @@
+"""Preprocessing: what a model does to its data in `fit`, done before training instead.
+
+The tasks of keras-hub hold a preprocessor, such as a tokenizer, which their `fit` and `evaluate`
+call. Models that kbatch trains have it taken off, and get data that it has seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+Preprocess = Callable[..., Any]  # of x, and y and sample_weight where they are
+TAKEN_OFF = "_kbatch_preprocessor"  # where a model keeps the preprocessor that was taken off
+BATCH = 256  # examples that are preprocessed at once; chosen by hand
+
+
+def take_off(model: Any) -> None:
+    """Take the preprocessor off a model, if it has one."""
+    preprocessor = getattr(model, "preprocessor", None)
+    if preprocessor is None or not hasattr(model, "preprocess_samples"):
+        return
+    # Written past `setattr`, so that neither Keras nor TensorFlow tracks it.
+    vars(model)[TAKEN_OFF] = preprocessor
+    model.preprocessor = None
+
+
+def put_back(model: Any) -> None:
+    """Give a model the preprocessor again that was taken off."""
+    preprocessor = vars(model).pop(TAKEN_OFF, None)
+    if preprocessor is not None:
+        model.preprocessor = preprocessor
+
+
+def preprocess_of(model: Any) -> Preprocess | None:
+    """Return what a model does to its data before it trains; `None` if it does nothing.
+
+    Returns a function of `x`, and of `y` and `sample_weight` where they are, that returns the same.
+    """
+    if not hasattr(model, "preprocess_samples"):
+        return None
+    preprocessor = vars(model).get(TAKEN_OFF, getattr(model, "preprocessor", None))
+    if preprocessor is None:
+        return None
+
+    def preprocess(x: Any, y: Any = None, sample_weight: Any = None) -> Any:
+        return preprocessor(x, y=y, sample_weight=sample_weight)
+
+    return preprocess
+
+
+def preprocessed(preprocess: Preprocess, *parts: Any) -> Any:
+    """Return examples as a model trains on them.
+
+    Args:
+        preprocess: What `preprocess_of` returns.
+        *parts: A `tf.data.Dataset` of batches; or arrays of inputs, and of labels and weights where
+            they are.
+
+    Returns:
+        A dataset that is preprocessed in each pass; or for arrays a tuple of arrays. Arrays whose
+        preprocessing draws at random, such as masked words, become a dataset of single examples.
+    """
+    if isinstance(parts[0], tf.data.Dataset):
+        return parts[0].map(preprocess, num_parallel_calls=tf.data.AUTOTUNE)
+    whole = tf.data.Dataset.from_tensor_slices(parts)
+    batches = whole.batch(BATCH).map(preprocess, num_parallel_calls=tf.data.AUTOTUNE)
+    first, again = (keras.tree.flatten(next(batches.as_numpy_iterator())) for _ in range(2))
+    if not all(np.array_equal(one, other) for one, other in zip(first, again, strict=True)):
+        return batches.unbatch()
+    found = list(batches.as_numpy_iterator())
+    arrays = keras.tree.map_structure(lambda *leaves: np.concatenate(leaves), *found)
+    return arrays if isinstance(arrays, tuple) else (arrays,)

@@ -23,7 +23,7 @@ from kbatch.models import maker as models_maker
 from kbatch.models.compilation import lacking
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker, compilable
-from kbatch.models.preprocessing import put_back
+from kbatch.models.preprocessor import put_back
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED
 from kbatch.records.at_most_once import Job

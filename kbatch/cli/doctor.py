@@ -23,7 +23,6 @@ from kbatch.cli.command import WHOLE, new_console, told_plainly, with_options
 from kbatch.cli.quick_checks import QUICK
 from kbatch.cli.search_options import SearchOptions
 from kbatch.errors import KbatchError, SearchError
-from kbatch.models.preprocessing import preprocess_of
 from kbatch.runtime import device, nvidia
 
 if TYPE_CHECKING:
@@ -414,6 +413,7 @@ def _found(options: SearchOptions, console: Console) -> list[Found]:
     from kbatch.data.streams import inputs_of
     from kbatch.hypermodel import HyperModel
     from kbatch.models.maker import check_known_values
+    from kbatch.models.preprocessor import preprocess_of
     from kbatch.training.arguments import FitArguments
 
     searched = task.searched(search_run.load(task, console))

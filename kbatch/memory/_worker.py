@@ -28,6 +28,7 @@ from kbatch.memory._workload import Workload
 from kbatch.models.exact_accumulation import called_in_passes
 from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
 from kbatch.models.policies import policy_scope
+from kbatch.models.preprocessor import preprocess_of, preprocessed
 from kbatch.models.scopes import augmented
 from kbatch.models.train_step import trained_by_method
 from kbatch.runtime import device_memory, keras_private, liveness, tensorflow_private
@@ -167,6 +168,19 @@ def _maker_of(workload: Workload) -> ModelMaker:
     return maker
 
 
+def _preprocessed(workload: Workload, maker: ModelMaker) -> Workload:
+    """The workload with texts as its model trains on them, if that preprocesses them."""
+    parts = keras.tree.flatten(workload.sample)
+    if all(np.asarray(part).dtype.kind not in "OSU" for part in parts):
+        return workload
+    preprocess = preprocess_of(maker.raw(workload.recipe.policy))
+    if preprocess is None:
+        return workload
+    sample = tuple(preprocessed(preprocess, *workload.sample))
+    maker.first.x = keras.tree.map_structure(lambda part: part[:1], sample[0])
+    return dataclasses.replace(workload, sample=sample)
+
+
 class ProbeSession:
     """A compiled model and its train step, traced once for every batch size."""
 
@@ -178,13 +192,14 @@ class ProbeSession:
             if name not in augmentation.augmentation_names():
                 augmentation.register_augmentation(name, pipeline)
         passes = workload.recipe.accumulation_steps
-        # One example a pass: the sizes come later, only the number of passes is in the model.
+        # one example a pass: the sizes come later
         self.recipe = dataclasses.replace(
             workload.recipe,
             batch_size=passes,
             micro_batch_size=1 if passes > 1 else None,
         )
         self.maker = maker = _maker_of(workload)
+        workload = _preprocessed(workload, maker)
         self._settle(workload)
         hp = maker.hyperparameters()
         self.model = maker.make(self.recipe, hp)

@@ -33,7 +33,7 @@ from kbatch.models.compilation import (
 )
 from kbatch.models.normalization import normalized
 from kbatch.models.policies import policy_scope
-from kbatch.models.preprocessing import take_off
+from kbatch.models.preprocessor import take_off
 from kbatch.models.start import Made, Start, seed_scope
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import FLOAT8, OF_OPTIMIZER, POLICIES, policy_of_keras, whole_number

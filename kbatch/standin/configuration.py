@@ -210,7 +210,9 @@ def custom_objects(model: keras.Model) -> dict[str, Any]:
 def _parts(model: keras.Model) -> Iterator[Any]:
     """The classes and functions of layers and of what they hold, but for Keras' own."""
     for layer in keras_private.flatten_layers(model):
-        held = [layer, *vars(layer).values()]
+        # Keras wraps methods such as `build` of each layer, and keeps them as attributes
+        own = [value for name, value in vars(layer).items() if not hasattr(type(layer), name)]
+        held = [layer, *own]
         for each in held:
             part = type(each) if isinstance(each, PARTS) else each
             usable = isinstance(part, (type, types.FunctionType))

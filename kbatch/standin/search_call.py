@@ -16,7 +16,7 @@ import keras_tuner
 from kbatch.data.streams import inputs_of
 from kbatch.hypermodel import HyperModel, objective
 from kbatch.models.maker import fresh_hyperparameters
-from kbatch.models.preprocessing import preprocess_of, put_back, take_off
+from kbatch.models.preprocessor import preprocess_of, put_back, take_off
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import TUNED_OPTIMIZERS

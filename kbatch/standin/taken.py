@@ -18,12 +18,14 @@ import tensorflow as tf
 from kbatch.callbacks import user_callbacks
 from kbatch.errors import DataError, ModelError, SearchError
 from kbatch.models.compilation import CompileArguments
+from kbatch.models.preprocessor import Preprocess, hide, preprocess_of
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import TUNED_OPTIMIZERS
 from kbatch.runtime.keras_private import compile_as_keras, compiled_by_user
 from kbatch.space import Space
 from kbatch.standin.copies import Copies, SameModel, Seen, alone, copies_of, in_tuple
 from kbatch.standin.fit_call import FitCall
+from kbatch.training.arguments import FitArguments
 from kbatch.training.goal import OWN
 from kbatch.training.metrics import ACCURACIES, LOSS, ModelMetrics, direction_of
 
@@ -70,6 +72,7 @@ class Taken:
         arguments, notes = readable_arguments(call)
         notes += _single_steps(call.model)
         batch = _batch_size(arguments["x"], call.arguments["batch_size"])
+        preprocess = preprocess_of(call.model)
         if validation_split is not None and "validation_data" not in arguments:
             _split(arguments, validation_split)
         if "validation_data" not in arguments and not arguments["validation_split"]:
@@ -78,6 +81,10 @@ class Taken:
                 "a fit without validation_data and validation_split",
                 "Pass --validation-split 0.2 (in Python validation_split=0.2)",
             )
+        if preprocess is not None:
+            arguments = _seen(arguments, preprocess)
+            hide(call.model)  # until the search has ended
+            notes.append("Data are preprocessed before they are trained on, as in fit")
         inputs = first_inputs(arguments["x"])
         build = copies_of(call.model, inputs, unlabelled=_label(arguments))
         name = metric or f"val_{_scored(build(), arguments)}"
@@ -184,6 +191,12 @@ def _check_model(model: Any) -> None:
         raise ModelError(
             "A model must be compiled before it is tuned", "no compile()", "Call model.compile"
         )
+
+
+def _seen(given: Mapping[str, Any], preprocess: Preprocess) -> dict[str, Any]:
+    """The arguments with the data as the model trains on them."""
+    found = vars(FitArguments.parse((), given).preprocessed_by(preprocess))
+    return {**given, **{name: found[name] for name in found if found[name] is not None}}
 
 
 def _with_baseline(space: Space, baseline: Recipe) -> Space:

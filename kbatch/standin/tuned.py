@@ -17,7 +17,7 @@ from kbatch.errors import SearchError, in_one_frame
 from kbatch.hypermodel import HyperModel
 from kbatch.model_spec import ModelSpec
 from kbatch.models.maker import ModelMaker
-from kbatch.models.preprocessing import preprocess_of
+from kbatch.models.preprocessor import preprocess_of, show
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.records import project
@@ -107,9 +107,7 @@ class Found:
         if search is not None:
             data = search.data
         else:  # somebody has trained in the project meanwhile
-            data = arguments.data(
-                lambda: inputs_of(self.taken.call.model), preprocess_of(self.taken.call.model)
-            )
+            data = arguments.data(lambda: inputs_of(self.taken.call.model))
         goal = Goal.from_dict(own.facts()["goal"])
         return winner.trained(self.taken, self.recipe, maker, data, goal)
 
@@ -124,6 +122,7 @@ def searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:
         return _searched(taken, wishes, folder)
     finally:
         give_labels_back(taken.call.model)
+        show(taken.call.model)
 
 
 def _searched(taken: Taken, wishes: Wishes, folder: Path) -> Found:

@@ -17,7 +17,7 @@ from kbatch.data.validation import Data
 from kbatch.errors import ModelError
 from kbatch.models.compilation import as_built, compile_for
 from kbatch.models.maker import ModelMaker
-from kbatch.models.preprocessing import put_back, take_off
+from kbatch.models.preprocessor import hide, show
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import policy_of_keras
@@ -56,12 +56,12 @@ def trained(
         compile_for(as_built(own), recipe, maker.arguments)
         if taken.build.unlabelled is not None:
             take_labels_away(own, taken.build.unlabelled)
-        take_off(own)
+        hide(own)
         try:
             history = fit(own, recipe, data.training, data.validation, goal, options, call)
         finally:
             give_labels_back(own)
-            put_back(own)
+            show(own)
     own.history = history
     # What is compiled for the shapes of kbatch's batches would be generalized to no shape at all.
     own.train_function = own.test_function = None

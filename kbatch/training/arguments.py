@@ -24,7 +24,7 @@ from kbatch.data.streams import Inputs, Source, as_arrays, training_source, unkn
 from kbatch.data.validation import Data, prepare
 from kbatch.errors import DataError, ProjectChangedError, SearchError
 from kbatch.models.maker import described
-from kbatch.models.preprocessing import Preprocess, preprocessed
+from kbatch.models.preprocessor import Preprocess, preprocessed
 from kbatch.records.project import Project
 
 REFUSED = {
@@ -117,7 +117,7 @@ class FitArguments:
         Args:
             inputs: Function that returns the shapes of the model's inputs.
             preprocess: What the model does to data before it trains; see
-                `kbatch.models.preprocessing.preprocess_of`. Optional.
+                `kbatch.models.preprocessor.preprocess_of`. Optional.
         """
         if preprocess is not None:
             return self.preprocessed_by(preprocess).data(inputs)

@@ -21,7 +21,7 @@ from kbatch.models import accumulation
 from kbatch.models.compilation import said_of
 from kbatch.models.gradient_noise import NoiseMeter
 from kbatch.models.maker import ModelMaker, check_known_values
-from kbatch.models.preprocessing import preprocess_of
+from kbatch.models.preprocessor import preprocess_of
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_words import whole_number
 from kbatch.rules.noise_scale import NoiseEstimate, critical_batch

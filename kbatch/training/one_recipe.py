@@ -22,7 +22,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.models import replicas
 from kbatch.models.losses import check_smoothed_metric
 from kbatch.models.maker import ModelMaker, check_known_values, described
-from kbatch.models.preprocessing import preprocess_of, put_back
+from kbatch.models.preprocessor import preprocess_of, put_back
 from kbatch.outcome import Goal, Outcome
 from kbatch.recipe import Recipe, check_recipe
 from kbatch.recipe_words import CONSTANT, whole_number

@@ -26,7 +26,7 @@ from kbatch.models import losses, replicas
 from kbatch.models.compilation import said_of
 from kbatch.models.losses import check_smoothing
 from kbatch.models.maker import ModelMaker, check_known_values, described, own_values, signature
-from kbatch.models.preprocessing import preprocess_of
+from kbatch.models.preprocessor import preprocess_of
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import whole_number

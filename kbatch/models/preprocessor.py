@@ -15,6 +15,7 @@ import tensorflow as tf
 
 Preprocess = Callable[..., Any]  # of x, and y and sample_weight where they are
 TAKEN_OFF = "_kbatch_preprocessor"  # where a model keeps the preprocessor that was taken off
+HIDDEN = "_kbatch_hidden_preprocessor"  # the same, of one whose data were preprocessed before
 BATCH = 256  # examples that are preprocessed at once; chosen by hand
 
 
@@ -33,6 +34,22 @@ def put_back(model: Any) -> None:
     preprocessor = vars(model).pop(TAKEN_OFF, None)
     if preprocessor is not None:
         model.preprocessor = preprocessor
+
+
+def show(model: Any) -> None:
+    """Give a model the preprocessor again that was hidden."""
+    put_back(model)
+    preprocessor = vars(model).pop(HIDDEN, None)
+    if preprocessor is not None:
+        model.preprocessor = preprocessor
+
+
+def hide(model: Any) -> None:
+    """Let a model count as one without a preprocessor until `show`: its data have seen it."""
+    take_off(model)
+    preprocessor = vars(model).pop(TAKEN_OFF, None)
+    if preprocessor is not None:
+        vars(model)[HIDDEN] = preprocessor
 
 
 def preprocess_of(model: Any) -> Preprocess | None:

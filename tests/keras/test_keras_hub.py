@@ -1,0 +1,137 @@
+"""Tasks of keras-hub with small random weights. keras-hub is optional: `pip install keras-hub`."""
+
+import keras
+import numpy as np
+import pytest
+
+import kbatch
+from kbatch import Recipe, recompute
+
+keras_hub = pytest.importorskip("keras_hub")
+models = keras_hub.models
+
+LENGTH, EXAMPLES = 16, 48
+rng = np.random.default_rng(0)
+IDS = rng.integers(0, 50, (EXAMPLES, LENGTH))
+MASK = np.ones((EXAMPLES, LENGTH), "int32")
+TOKENS = {"token_ids": IDS, "padding_mask": MASK}
+PAIRS = {**TOKENS, "segment_ids": np.zeros((EXAMPLES, LENGTH), "int32")}
+IMAGES = rng.random((EXAMPLES, 16, 16, 3)).astype("float32")
+LABELS = np.arange(EXAMPLES) % 2
+SMALL = {"num_layers": 4, "hidden_dim": 16, "intermediate_dim": 32}
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film"]
+TEXTS = np.array(["good film", "bad film"] * (EXAMPLES // 2))
+
+
+def bert():
+    return models.BertBackbone(
+        vocabulary_size=50, num_heads=2, max_sequence_length=LENGTH, dropout=0.0, **SMALL
+    )
+
+
+def bert_classifier():
+    return models.BertTextClassifier(bert(), num_classes=2, preprocessor=None)
+
+
+def bert_with_preprocessor():
+    tokenizer = models.BertTokenizer(vocabulary=WORDS)
+    own = models.BertTextClassifierPreprocessor(tokenizer, sequence_length=LENGTH)
+    return models.BertTextClassifier(bert(), num_classes=2, preprocessor=own)
+
+
+def gpt2():
+    backbone = models.GPT2Backbone(
+        vocabulary_size=50, num_heads=2, max_sequence_length=LENGTH, dropout=0.0, **SMALL
+    )
+    return models.GPT2CausalLM(backbone, preprocessor=None)
+
+
+def gemma_with_lora():
+    backbone = models.GemmaBackbone(
+        vocabulary_size=50, num_query_heads=2, num_key_value_heads=1, head_dim=8, **SMALL
+    )
+    backbone.enable_lora(rank=2)
+    return models.GemmaCausalLM(backbone, preprocessor=None)
+
+
+def vit():
+    backbone = models.ViTBackbone(
+        image_shape=(16, 16, 3), patch_size=4, num_layers=2, num_heads=2, hidden_dim=16, mlp_dim=32
+    )
+    return models.ViTImageClassifier(backbone, num_classes=2, preprocessor=None)
+
+
+def resnet():
+    backbone = models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[3],
+        stackwise_num_filters=[64, 64],
+        stackwise_num_blocks=[1, 1],
+        stackwise_num_strides=[1, 2],
+        block_type="basic_block",
+        image_shape=(16, 16, 3),
+    )
+    return models.ResNetImageClassifier(backbone, num_classes=2, preprocessor=None)
+
+
+ACCURACY, LOSS = "val_sparse_categorical_accuracy", "val_loss"
+# a model joins by one line: how it is built, inputs, labels, what is scored
+TASKS = {
+    "bert": (bert_classifier, PAIRS, LABELS, ACCURACY),
+    "bert with its preprocessor": (bert_with_preprocessor, TEXTS, LABELS, ACCURACY),
+    "gpt2": (gpt2, TOKENS, IDS, LOSS),
+    "gemma with LoRA": (gemma_with_lora, TOKENS, IDS, LOSS),
+    "vit": (vit, IMAGES, LABELS, ACCURACY),
+    "resnet": (resnet, IMAGES, LABELS, ACCURACY),
+}
+CUT = ("bert", "gpt2", "gemma with LoRA", "resnet")  # blocks of a ViT stand in one layer
+
+
+def some(data, count=16):
+    return keras.tree.map_structure(lambda part: part[:count], data)
+
+
+def trained(name, recipe, updates=3):
+    build, x, y, metric = TASKS[name]
+    validation = (some(x), some(y))
+    return kbatch.train(recipe, build, x, y, validation, updates=updates, metric=metric)[0]
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_a_recipe_trains_a_task(name):
+    model = trained(name, Recipe(16, optimizer="adam", learning_rate=1e-3))
+    assert model.optimizer.iterations == 3
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_a_plan_cuts_a_task_and_is_exact(name):
+    build, x, y, _ = TASKS[name]
+    model, batch = build(), some(x)
+    plan = recompute.plan(model, 16, x=batch)
+    plain = recompute.plan(model, 16, "none", x=batch)
+    assert plan.peak_bytes < 0.8 * plain.peak_bytes
+    assert recompute.verify(model, plan, batch, some(y)).exact
+
+
+def test_only_the_weights_of_lora_move():
+    slow, fast = (
+        trained("gemma with LoRA", Recipe(16, optimizer="adam", learning_rate=rate))
+        for rate in (1e-3, 1e-1)
+    )
+    for one, other in zip(slow.non_trainable_weights, fast.non_trainable_weights, strict=True):
+        assert np.array_equal(one, other), one.path
+    added = [each for each in fast.trainable_weights if each.path.endswith("kernel_b")]
+    assert added
+    assert all(np.any(each) for each in added)  # they begin at zero
+
+
+@pytest.mark.parametrize("name", ["bert with its preprocessor", "gpt2"])
+def test_a_task_is_searched(name, tmp_path):
+    build, x, y, metric = TASKS[name]
+    hypermodel = kbatch.HyperModel(
+        build, kbatch.Space(batch_size=(8, 16)), metric=metric, seconds_per_trial=0.3
+    )
+    tuner = kbatch.Tuner(hypermodel, directory=tmp_path)
+    tuner.search(x, y, validation_data=(some(x), some(y)), max_trials=1, verbose=0)
+    assert kbatch.best_recipe(tuner).batch_size in (8, 16, 32)
+    assert kbatch.best_recipe(tuner).to_code()

@@ -1,4 +1,4 @@
-"""Tasks of keras-hub with small random weights. keras-hub is optional: `pip install keras-hub`."""
+"""Tasks of keras-hub with small random weights. keras-hub is optional: `pip install '.[hub]'`."""
 
 import keras
 import numpy as np

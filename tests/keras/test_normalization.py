@@ -11,7 +11,7 @@ from kbatch import HyperModel, Recipe, Space
 from kbatch.errors import ModelError
 from kbatch.models.accumulation import accumulation_remarks
 from kbatch.models.maker import ModelMaker
-from kbatch.models.normalization import groups_of
+from kbatch.models.normalization import groups_of, measuring
 
 GROUP, BATCH = Recipe(normalization="group"), Recipe()
 LOSS = "sparse_categorical_crossentropy"
@@ -265,6 +265,24 @@ def test_statistics_of_few_examples_are_remarked_on(recipe, words):
     assert all(word in sentence for word, sentence in zip(words, said, strict=True))
     if any("statistics of" in word for word in words):
         assert 'normalization=("batch", "group")' in said[-1]
+
+
+def fine_tuned(**called):
+    base = keras.Sequential([keras.Input((8,)), layers.Dense(4), layers.BatchNormalization()])
+    inputs = keras.Input((8,))
+    model = keras.Model(inputs, layers.Dense(1)(base(inputs, **called)))
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize(("called", "remarked"), [({}, True), ({"training": False}, False)])
+def test_a_base_called_as_in_inference_measures_nothing(called, remarked):
+    model = fine_tuned(**called)
+    recipe = Recipe(batch_size=32, micro_batch_size=16)
+    assert bool(accumulation_remarks(model, recipe)) is remarked
+    assert len(measuring(model)) == int(remarked)
+    both = keras.Model(model.input, [model.output, model.layers[1](model.input)])
+    assert len(measuring(both)) == 1  # one of two calls measures
 
 
 def test_a_search_is_refused_before_it_trains(tmp_path, points):

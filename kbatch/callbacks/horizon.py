@@ -22,11 +22,13 @@ from kbatch.runtime import keras_private
 def measure_validation(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
     """Evaluate the model on the validation batches.
 
-    `model.evaluate` resets the metrics that `fit` is still adding to, so they are restored. An
-    evaluation changes neither weights nor optimizer nor seed generators.
+    `model.evaluate` resets the metrics that `fit` is still adding to, so they are restored. So are
+    seed generators: recurrent dropout draws from them in evaluation too, and training must not
+    depend on how often it is measured. An evaluation changes neither weights nor optimizer.
     """
     before = [variable.numpy() for variable in model.metrics_variables]
-    values = evaluated(model, batches)
+    with keras_private.seeds_kept(model):
+        values = evaluated(model, batches)
     # metrics that this evaluation has built come last
     for variable, value in zip(model.metrics_variables, before, strict=False):
         variable.assign(value)

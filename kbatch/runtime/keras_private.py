@@ -164,6 +164,21 @@ def flatten_layers(layer: Any) -> list[Any]:
     return list(layer._flatten_layers())
 
 
+@contextmanager
+def seeds_kept(model: Any) -> Iterator[None]:
+    """Put the states of a model's seed generators back behind the `with` block.
+
+    `Layer._seed_generators`, keras/src/layers/layer.py, Keras 3.15.1.
+    """
+    found = [each for layer in flatten_layers(model) for each in layer._seed_generators]
+    before = [(each.state, each.state.numpy()) for each in found]
+    try:
+        yield
+    finally:
+        for state, value in before:
+            state.assign(value)
+
+
 def fresh_wrapper(metric: Any) -> Any:
     """A `MeanMetricWrapper` of the same function, which need not be registered.
 

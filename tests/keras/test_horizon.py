@@ -383,3 +383,26 @@ def test_updates_are_counted_apart_only_under_loss_scaling(model):
     model.compile(keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1)), "mse")
     model.train_on_batch(np.ones((2, 2)), np.ones((2, 1)))
     assert scaled_updates(model) == 1
+
+
+def test_what_validation_draws_does_not_change_training():
+    model = keras.Sequential(
+        [
+            keras.Input((5, 3)),
+            keras.layers.LSTM(4, dropout=0.3, recurrent_dropout=0.3),
+            keras.layers.Dense(1),
+        ]
+    )
+    model.compile("sgd", "mse")
+    x, y = np.ones((16, 5, 3)), np.zeros((16, 1))
+    batches = tf.data.Dataset.from_tensor_slices((x, y)).batch(8)
+    model.fit(batches, verbose=0)
+
+    def drawn():
+        return [each.numpy().copy() for each in model.variables if "seed" in each.path]
+
+    before = drawn()
+    measure_validation(model, batches)
+    assert all(map(np.array_equal, before, drawn()))
+    model.evaluate(batches, verbose=0)
+    assert not all(map(np.array_equal, before, drawn()))  # Keras itself draws there

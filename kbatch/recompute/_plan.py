@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 
 from kbatch import plain_text
 from kbatch.errors import RecomputeError
-from kbatch.plain_text import Count, CountFrom1, Finite
+from kbatch.plain_text import Count, CountFrom1, Finite, Text
 from kbatch.text_table import TextTable
 
 VERSION = 1
+
+
+WORTHWHILE = 0.05  # of the plain peak that a plan saves; chosen by hand
 
 
 class Span(NamedTuple):
@@ -80,6 +83,12 @@ class Plan:
         measured_peak_bytes: Integer, measured peak of a step in bytes, not counting what was held
             before it. `None` if it was not measured.
         measured_seconds: Float, measured seconds of a step. `None` if it was not measured.
+        plain_peak_bytes: Integer, predicted peak of the model without a plan. `None` in plans of
+            versions that did not keep it.
+        uncut: Name of an operation that keeps most of the bytes inside of itself, where no cut can
+            be; empty without one.
+        lower_bound: Boolean, whether the model convolves: what convolutions need to work in is not
+            counted, which is most of the peak of a small one.
 
     Example:
     >>> plan = Plan("manual", (PlannedSegment("a", "b", 2, False),), 16, 1000, 2000, 0.0)
@@ -95,6 +104,9 @@ class Plan:
     extra_seconds_ratio: Finite
     measured_peak_bytes: Count | None = None
     measured_seconds: Finite | None = None
+    plain_peak_bytes: Count | None = None
+    uncut: Text = ""
+    lower_bound: bool = False
 
     @property
     def recomputes(self) -> bool:
@@ -144,10 +156,15 @@ class Plan:
 
     def _summary(self) -> list[str]:
         """The plan's numbers in lines."""
+        least = "at least " if self.lower_bound else ""
         lines = [
             f"{self.strategy}: {self.extra_seconds_ratio:.0%} more seconds, "
-            f"peak {megabytes(self.peak_bytes)} at batch {self.batch_size}"
+            f"peak {least}{megabytes(self.peak_bytes)} at batch {self.batch_size}"
         ]
+        plain = self.plain_peak_bytes
+        if plain and self.strategy != "none" and self.peak_bytes > (1 - WORTHWHILE) * plain:
+            why = f": {self.uncut} keeps most of it, and is not cut inside" if self.uncut else ""
+            lines.append(f"  saves less than {WORTHWHILE:.0%} of the plain model's peak{why}")
         if self.measured_peak_bytes is not None:
             lines.append(
                 f"  measured: peak {megabytes(self.measured_peak_bytes)}, "

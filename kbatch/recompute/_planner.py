@@ -18,6 +18,7 @@ from kbatch.recompute._exactness import CutPoints, check_repeatable
 from kbatch.recompute._op_graph import OpGraph, SignatureCache, functional_of
 from kbatch.recompute._plan import Plan, PlannedSegment, Span, megabytes, spans_of
 from kbatch.recompute._solver import Budget, Predictor
+from kbatch.runtime.keras_private import flatten_layers
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "segments", "manual")
 
@@ -386,6 +387,7 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
         )
         for start, stop, recompute in spans
     )
+    plain = predictor.predict(whole(predictor.graph))
     return Plan(
         strategy=strategy,
         segments=segments,
@@ -393,7 +395,27 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
         kept_bytes=int(prediction.kept_bytes),
         peak_bytes=int(prediction.peak_bytes),
         extra_seconds_ratio=prediction.extra_work,
+        plain_peak_bytes=int(plain.peak_bytes),
+        uncut=_uncut(predictor, plain.kept_bytes),
+        lower_bound=any(_convolves(node.operation) for node in nodes),
     )
+
+
+def _convolves(operation: Any) -> bool:
+    """Whether an operation is a convolution, or a layer that holds one."""
+    if not isinstance(operation, keras.layers.Layer):
+        return False
+    kinds = [kind.__name__ for layer in flatten_layers(operation) for kind in type(layer).__mro__]
+    return any("Conv" in name for name in kinds)
+
+
+def _uncut(predictor: Predictor, kept_bytes: float) -> str:
+    """The operation that keeps more than half of the bytes inside of itself; empty without one."""
+    inside = [cost.internal.at(predictor.batch_size) for cost in predictor.costs.nodes]
+    largest = max(range(len(inside)), key=inside.__getitem__, default=None)
+    if largest is None or inside[largest] <= kept_bytes / 2:
+        return ""
+    return predictor.graph.nodes[largest].name
 
 
 # Batch size to plan for, whatever the recipe's: with the same cuts at every size, the bytes that a

@@ -16,6 +16,7 @@ from typing import Any, Generic, TypeVar
 import keras
 
 from kbatch.errors import RecomputeError
+from kbatch.recompute._composite import cast, inside_of
 from kbatch.runtime.keras_private import (
     call_function,
     functional_class,
@@ -148,6 +149,8 @@ class Unfolded:
                     yield from self._time_distributed(node, reads, symbols, name)
                 elif _is_nested_model(node):
                     yield from self._nested(node, reads, symbols, name, time_step)
+                elif _is_called_plainly(node) and inside_of(node) is not None:
+                    yield from self._composite(node, reads, symbols, name, time_step)
                 else:
                     writes = tuple(self._number(tensor) for tensor in node.outputs)
                     symbols.update(_numbered(node.outputs, writes))
@@ -167,6 +170,35 @@ class Unfolded:
         def enter(inputs: Any, **_: Any) -> Any:
             return standardized_inputs(inner, inputs)
 
+        yield from self._inside(inner, enter, node, reads, symbols, name, time_step)
+
+    def _composite(
+        self,
+        node: Any,
+        reads: dict[int, int],
+        symbols: dict[int, int],
+        name: str,
+        time_step: TimeStep | None,
+    ) -> Iterator[Node]:
+        """The nodes of a layer that only calls others, after one that casts its input."""
+        layer = node.operation
+
+        def enter(inputs: Any, **_: Any) -> Any:
+            return cast(layer, inputs)
+
+        yield from self._inside(inside_of(node), enter, node, reads, symbols, name, time_step)
+
+    def _inside(
+        self,
+        inner: Any,
+        enter: Callable[..., Any],
+        node: Any,
+        reads: dict[int, int],
+        symbols: dict[int, int],
+        name: str,
+        time_step: TimeStep | None,
+    ) -> Iterator[Node]:
+        """A node that prepares the inputs, and those of the graph in the place of a call."""
         entry = tuple(self._number(tensor) for tensor in inner.inputs)
         yield Node(enter, f"{name}/input", node.arguments, reads, entry)
         own = _numbered(inner.inputs, entry)

@@ -288,6 +288,15 @@ def loss_ids(layer: Any) -> set[int]:
     return layer._loss_ids
 
 
+def own_state(layer: Any) -> list[Any]:
+    """Return the variables and seed generators that a layer has besides those of layers in it.
+
+    `Layer._trainable_variables` and others, keras/src/layers/layer.py, Keras 3.15.1.
+    """
+    variables = [*layer._trainable_variables, *layer._non_trainable_variables]
+    return [*variables, *layer._seed_generators]
+
+
 def mask_of(tensor: Any) -> Any:
     """The mask that Keras has attached to a tensor, or `None`.
 

@@ -84,7 +84,7 @@ TASKS = {
     "vit": (vit, IMAGES, LABELS, ACCURACY),
     "resnet": (resnet, IMAGES, LABELS, ACCURACY),
 }
-CUT = ("bert", "gpt2", "gemma with LoRA", "resnet")  # blocks of a ViT stand in one layer
+CUT = ("bert", "gpt2", "gemma with LoRA", "vit", "resnet")
 
 
 def some(data, count=16):

@@ -13,6 +13,7 @@ from keras import layers
 
 from kbatch import recompute
 from kbatch.errors import RecomputeError
+from kbatch.models.policies import policy_scope
 from kbatch.recompute import _solver
 from kbatch.recompute._costs import BYTES_PER_FLOP, ModelCosts, OpCost, work_of
 from kbatch.recompute._plan import Plan
@@ -168,6 +169,93 @@ def test_a_nested_model_is_cut_inside():
     name = f"{inner.name}/{inner.layers[5].name}"
     plan = recompute.plan(outer, 8, "manual", layers=[name])
     assert plan.segments[0].last == name
+
+
+class Block(layers.Layer):
+    """A residual block of two layers."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.norm, self.dense = layers.LayerNormalization(), layers.Dense(16, "gelu")
+        self.drop = layers.Dropout(0.1, seed=3)
+
+    def build(self, shape):
+        self.norm.build(shape)
+        self.dense.build(shape)
+
+    def call(self, x, training=None):
+        return x + self.drop(self.dense(self.norm(x)), training=training)
+
+
+class Encoder(layers.Layer):
+    """Blocks in one layer, as in the vision transformers of keras-hub."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.blocks = [Block() for _ in range(6)]
+
+    def build(self, shape):
+        for block in self.blocks:
+            block.build(shape)
+        self.built = True
+
+    def call(self, x, training=None):
+        for block in self.blocks:
+            x = block(x, training=training)
+        return x
+
+
+class Scaled(Encoder):
+    def build(self, shape):
+        self.scale = self.add_weight(shape=(), initializer="ones")
+        super().build(shape)
+
+    def call(self, x, training=None):
+        return super().call(x * self.scale, training)
+
+
+class Noisy(Encoder):
+    def call(self, x, training=None):
+        return super().call(x + keras.random.normal((16,)), training)
+
+
+class Penalized(Encoder):
+    def call(self, x, training=None):
+        x = super().call(x, training)
+        self.add_loss(keras.ops.mean(x))
+        return x
+
+
+class InTensorFlow(Encoder):
+    def call(self, x, training=None):
+        return super().call(tf.math.sin(x), training)
+
+
+def encoded(kind):
+    inputs = keras.Input((16,))
+    model = keras.Model(inputs, layers.Dense(3)(kind(name="encoder")(inputs)))
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+def test_a_layer_that_only_calls_others_is_cut_inside(policy):
+    with policy_scope(policy, "float32"):
+        model = encoded(Encoder)
+    plan = recompute.plan(model, 512)
+    assert any(segment.last.startswith("encoder/block") for segment in plan.segments)
+    assert plan.peak_bytes < 0.6 * plan.plain_peak_bytes
+    assert recompute.verify(model, plan, np.ones((64, 16)), np.ones((64, 3))).exact
+
+
+@pytest.mark.parametrize("kind", [Scaled, Noisy, Penalized, InTensorFlow])
+def test_a_layer_that_does_more_is_one_operation(kind):
+    model = encoded(kind)
+    plan = recompute.plan(model, 512)
+    assert [segment.last for segment in plan.segments][-1] == model.layers[-1].name
+    assert not any("/" in segment.last for segment in plan.segments)
+    assert "encoder keeps most of it" in str(plan)
+    assert model.losses == []
 
 
 def several(kind):

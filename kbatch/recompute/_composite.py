@@ -1,0 +1,81 @@
+"""Composite: the inside of a layer that does nothing but call others, as a graph of its calls."""
+
+from __future__ import annotations
+
+import inspect
+import weakref
+from typing import Any
+
+import keras
+
+from kbatch.runtime import keras_private
+
+# by layer: the shape and type of its input, and the graph; `None` for a layer that has none
+_known: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
+
+
+def inside_of(node: Any) -> Any:
+    """Return a Functional model of what a layer does in training; `None` where that is not known.
+
+    The encoder of a vision transformer is such a layer. Its `call` is run once on a symbolic
+    tensor. It must have no variables, losses and random numbers besides those of the layers in it,
+    since only their calls are seen.
+    """
+    layer = node.operation
+    if not _may_be_unfolded(layer) or len(node.input_tensors) != 1:
+        return None
+    tensor = node.input_tensors[0]
+    if node.arguments.args[0] is not tensor:
+        return None
+    kind = (tuple(tensor.shape), str(tensor.dtype), layer.compute_dtype)
+    if layer in _known and _known[layer][0] == kind:
+        return _known[layer][1]
+    graph = _traced(layer, tensor)
+    _known[layer] = kind, graph
+    return graph
+
+
+def cast(layer: Any, inputs: Any) -> Any:
+    """Return the input of a layer as its `call` gets it."""
+    return layer.dtype_policy.convert_input(inputs, layer.autocast, layer.input_dtype)
+
+
+def _may_be_unfolded(layer: Any) -> bool:
+    if not isinstance(layer, keras.layers.Layer) or isinstance(layer, keras.Model):
+        return False
+    if type(layer).__module__.partition(".")[0] == "keras" or "call" in vars(layer):
+        return False
+    return (
+        layer.built
+        and len(keras_private.flatten_layers(layer)) > 2  # itself and two others
+        and not keras_private.own_state(layer)
+        and layer.activity_regularizer is None
+    )
+
+
+def _traced(layer: Any, tensor: Any) -> Any:
+    """The graph of a layer's `call`; `None` if it cannot be run on a symbolic tensor."""
+    dtype = tensor.dtype
+    if layer.autocast and keras.backend.is_float_dtype(dtype):
+        dtype = layer.compute_dtype
+    training = {"training": True} if "training" in inspect.signature(layer.call).parameters else {}
+    losses = set(keras_private.loss_ids(layer))
+    try:
+        inputs = keras.Input(batch_shape=tensor.shape, dtype=dtype, name=f"{layer.name}_input")
+        graph = keras.Model(inputs, layer.call(inputs, **training), name=f"{layer.name}_inside")
+    except Exception:  # a `call` in TensorFlow's own functions, or of any other kind
+        return None
+    if set(keras_private.loss_ids(layer)) != losses:
+        keras_private.clear_losses(layer)
+        return None
+    return None if _holds_values(graph) else graph
+
+
+def _holds_values(graph: Any) -> bool:
+    """Whether a call computed with values that do not come from its input, such as random ones."""
+    return any(
+        keras.ops.is_tensor(leaf)
+        for nodes in keras_private.nodes_by_depth(graph).values()
+        for node in nodes
+        for leaf in keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
+    )

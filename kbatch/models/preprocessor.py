@@ -83,11 +83,29 @@ def preprocessed(preprocess: Preprocess, *parts: Any) -> Any:
     """
     if isinstance(parts[0], tf.data.Dataset):
         return parts[0].map(preprocess, num_parallel_calls=tf.data.AUTOTUNE)
-    whole = tf.data.Dataset.from_tensor_slices(parts)
-    batches = whole.batch(BATCH).map(preprocess, num_parallel_calls=tf.data.AUTOTUNE)
-    first, again = (keras.tree.flatten(next(batches.as_numpy_iterator())) for _ in range(2))
-    if not all(np.array_equal(one, other) for one, other in zip(first, again, strict=True)):
+    batches = _batches(preprocess, parts)
+    if _draws(preprocess, parts):
         return batches.unbatch()
     found = list(batches.as_numpy_iterator())
     arrays = keras.tree.map_structure(lambda *leaves: np.concatenate(leaves), *found)
     return arrays if isinstance(arrays, tuple) else (arrays,)
+
+
+def _batches(preprocess: Preprocess, parts: Any) -> tf.data.Dataset:
+    whole = tf.data.Dataset.from_tensor_slices(parts).batch(BATCH)
+    return whole.map(preprocess, num_parallel_calls=tf.data.AUTOTUNE)
+
+
+def _draws(preprocess: Preprocess, parts: Any) -> bool:
+    """Whether preprocessing draws at random: then an example depends on its place in a batch.
+
+    Under a global seed, the same batch would get the same draws each time.
+    """
+    some = keras.tree.map_structure(lambda part: part[:BATCH], parts)
+    moved = keras.tree.map_structure(lambda part: np.roll(part, 1, axis=0), some)
+    first, second = (
+        keras.tree.flatten(next(_batches(preprocess, each).as_numpy_iterator()))
+        for each in (some, moved)
+    )
+    pairs = zip(first, second, strict=True)
+    return not all(np.array_equal(np.roll(one, 1, axis=0), other) for one, other in pairs)

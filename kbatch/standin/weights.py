@@ -5,8 +5,9 @@ Loaded and trained ones are where each training begins. The others are drawn afr
 
 from __future__ import annotations
 
+import itertools
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from kbatch.runtime import keras_private
 
 COMPARED = 20_000  # numbers of a variable that are compared with fresh ones; chosen by hand
 FEWEST = 30  # numbers from which on a distribution is compared; chosen by hand
+MOST_BETWEEN = 2  # layers between loaded ones that are taken for loaded; chosen by hand
 SURE = 1e-4  # p-value (Kolmogorov-Smirnov) below which a variable is no fresh one; chosen by hand
 BOUND = 0.02  # two draws whose largest numbers differ by less come from a bounded distribution
 SEED_STATE = "seed_generator_state"
@@ -127,7 +129,23 @@ def _with_neighbours(model: keras.Model, loaded: dict[int, bool]) -> dict[int, b
         own = [places[id(each)] for each in group if places.get(id(each)) in loaded]
         if any(loaded[place] for place in own):
             loaded = {**loaded, **dict.fromkeys(own, True)}
-    return loaded
+    layers = [
+        [places[id(each)] for each in group if places.get(id(each)) in loaded] for group in groups
+    ]
+    between = _between([own for own in layers if own], loaded)
+    return {**loaded, **dict.fromkeys(between, True)}
+
+
+def _between(layers: Sequence[list[int]], loaded: Mapping[int, bool]) -> Iterator[int]:
+    """The variables of a layer or two between loaded ones.
+
+    Their values may look like those of an initializer, but nobody puts new layers there, and to
+    draw them anew would spoil what was loaded.
+    """
+    known = [place for place, own in enumerate(layers) if loaded[own[0]]]
+    for one, other in itertools.pairwise(known):
+        if other - one <= 1 + MOST_BETWEEN:
+            yield from itertools.chain(*layers[one + 1 : other])
 
 
 def own_variables(layer: Any) -> list[Any]:

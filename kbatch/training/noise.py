@@ -206,15 +206,14 @@ def noise_scale(
     )
     spec = ModelSpec.of(build, **model_arguments)
     maker = ModelMaker.of(spec)
-    plain = maker.raw(recipe.policy)
-    source = arguments.training(lambda: inputs_of(plain), preprocess_of(plain))
-    checks.check_size(recipe.batch_size, source.examples)
     hp = maker.hyperparameters()
     trial = Trial()
     try:
         model = trial.make(maker, recipe, hp)
         if trial.failure:
             raise _too_large(recipe, trial.failure.message)
+        source = arguments.training(lambda: inputs_of(model), preprocess_of(model))
+        checks.check_size(recipe.batch_size, source.examples)
         check_known_values(spec.values, hp, lambda other: maker.raw(recipe.policy, other))
         loss = said_of(model, maker.arguments).get("loss")
         checks.check_agreement_in_training(model, loss, source)

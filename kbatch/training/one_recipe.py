@@ -160,7 +160,7 @@ def trained(
     check_smoothed_metric(judged["metric"], [recipe.label_smoothing])
     check_augmentation(recipe)
     callbacks, model_maker = tensorboard.checked_callbacks(arguments.callbacks), ModelMaker.of(spec)
-    plain = model_maker.raw(recipe.policy)
+    plain = _plain(model_maker, recipe.policy)
     data = arguments.data(lambda: inputs_of(plain), preprocess_of(plain))
     agree(data)
     _check_passes(recipe, data)
@@ -194,6 +194,16 @@ def trained(
     rate = outcome.learning_rate or recipe.learning_rate
     put_back(model)
     return model, replace(outcome, learning_rate=rate, remarks=(*outcome.remarks, *noted))
+
+
+def _plain(model_maker: ModelMaker, policy: str) -> keras.Model | None:
+    """A model as `build` returns it; `None` if memory runs out, which is an outcome."""
+    try:
+        return model_maker.raw(policy)
+    except Exception as error:  # TensorFlow has no one class for running out of memory
+        if not is_out_of_memory(error):
+            raise
+        return None
 
 
 def _warn(found: Sequence[Found]) -> None:

@@ -97,12 +97,15 @@ def test_what_is_seen_is_what_fit_would_see():
     assert np.array_equal(labels, Y[:7])
 
 
-def test_what_draws_at_random_is_drawn_in_each_pass():
+@pytest.mark.parametrize("seeded", [False, True])
+def test_what_draws_at_random_is_drawn_in_each_pass(seeded):
+    tf.random.set_seed(1 if seeded else None)
     found = preprocessed(Lengths(noise=0.5), TEXTS, Y)
     assert isinstance(found, tf.data.Dataset)
     passes = [np.stack([x for x, _ in found.as_numpy_iterator()]) for _ in range(2)]
     assert passes[0].shape == (96, 4)
-    assert not np.array_equal(*passes)
+    assert seeded or not np.array_equal(*passes)  # TensorFlow repeats them under a global seed
+    tf.random.set_seed(None)
 
 
 def test_a_preprocessor_that_was_taken_off_is_put_back():

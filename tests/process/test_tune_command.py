@@ -58,7 +58,7 @@ def test_check_trains_nothing(tmp_path):
     done = tune("--check", SCRIPTS / "transfer.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "line 33 is longer, and is taken" in done.stdout
-    assert "variables as the model had them" in done.stdout
+    assert "the weights that the model had, loaded or trained" in done.stdout
     assert os.listdir(tmp_path) == []
 
 

@@ -85,8 +85,8 @@ class Plan:
         measured_seconds: Float, measured seconds of a step. `None` if it was not measured.
         plain_peak_bytes: Integer, predicted peak of the model without a plan. `None` in plans of
             versions that did not keep it.
-        uncut: Name of an operation that keeps most of the bytes inside of itself, where no cut can
-            be; empty without one.
+        uncut: String, why no cut can lie where most of the bytes are kept; empty where that is not
+            so.
         lower_bound: Boolean, whether the model convolves: what convolutions need to work in is not
             counted, which is most of the peak of a small one.
 
@@ -163,7 +163,7 @@ class Plan:
         ]
         plain = self.plain_peak_bytes
         if plain and self.strategy != "none" and self.peak_bytes > (1 - WORTHWHILE) * plain:
-            why = f": {self.uncut} keeps most of it, and is not cut inside" if self.uncut else ""
+            why = f": {self.uncut}" if self.uncut else ""
             lines.append(f"  saves less than {WORTHWHILE:.0%} of the plain model's peak{why}")
         if self.measured_peak_bytes is not None:
             lines.append(

@@ -410,12 +410,20 @@ def _convolves(operation: Any) -> bool:
 
 
 def _uncut(predictor: Predictor, kept_bytes: float) -> str:
-    """The operation that keeps more than half of the bytes inside of itself; empty without one."""
+    """Why no cut can lie where most of the bytes are kept; empty where that is not so."""
+    nodes = predictor.graph.nodes
     inside = [cost.internal.at(predictor.batch_size) for cost in predictor.costs.nodes]
     largest = max(range(len(inside)), key=inside.__getitem__, default=None)
-    if largest is None or inside[largest] <= kept_bytes / 2:
+    if largest is not None and inside[largest] > kept_bytes / 2:
+        return f"{nodes[largest].name} keeps most of it, and is not cut inside"
+    ranges = CutPoints(predictor.graph, predictor.costs.loss_positions).uncut
+    widest = max(ranges, key=lambda each: each.stop - each.first, default=None)
+    if widest is None or widest.stop - widest.first <= len(nodes) / 2:
         return ""
-    return predictor.graph.nodes[largest].name
+    return (
+        f"no cut may lie between branches that {widest.reason}, or its gradient would be summed in "
+        "another order"
+    )
 
 
 # Batch size to plan for, whatever the recipe's: with the same cuts at every size, the bytes that a

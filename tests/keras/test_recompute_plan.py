@@ -258,16 +258,16 @@ def test_a_layer_that_does_more_is_one_operation(kind):
     assert model.losses == []
 
 
-def test_a_weight_of_three_places_is_named_where_nothing_can_be_cut():
-    inputs, shared = keras.Input((16,)), layers.Dense(16, name="tied")
-    x = shared(inputs)
-    for _ in range(3):
-        x = layers.Dense(16, "gelu")(x)
-    x = shared(x)
-    for _ in range(3):
-        x = layers.Dense(16, "gelu")(x)
-    plan = recompute.plan(keras.Model(inputs, shared(x)), 512)
-    assert "use the weight 'tied/" in str(plan)
+def test_a_tied_weight_is_named_where_nothing_can_be_cut():
+    inputs, tied = [keras.Input((16,)), keras.Input((16,))], layers.Dense(16, name="tied")
+    ends = []
+    for one in inputs:
+        x = tied(one)
+        for _ in range(4):
+            x = layers.Dense(16, "gelu")(x)
+        ends.append(x)
+    plan = recompute.plan(keras.Model(inputs, tied(layers.Add()(ends))), 512)
+    assert "branches that use the weight 'tied/" in str(plan)
 
 
 def several(kind):

@@ -39,7 +39,8 @@ def tune(*arguments, cwd, timeout=300):
 def test_a_script_ends_in_the_file_that_it_saves(name, tmp_path):
     done = tune("--train", *SHORT, SCRIPTS / f"{name}.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "Trained by: " in done.stdout
+    went_on = "Trained by: " if name != "hyperband" else "AUC 0."  # a trial's own model
+    assert went_on in done.stdout
     assert (tmp_path / SAVED[name]).exists()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import weakref
 from typing import Any
 
@@ -27,7 +28,8 @@ def inside_of(node: Any) -> Any:
     tensor = node.input_tensors[0]
     if node.arguments.args[0] is not tensor:
         return None
-    kind = (tuple(tensor.shape), str(tensor.dtype), layer.compute_dtype)
+    inner = tuple(id(each) for each in keras_private.flatten_layers(layer))
+    kind = (tuple(tensor.shape), str(tensor.dtype), layer.compute_dtype, inner)
     if layer in _known and _known[layer][0] == kind:
         return _known[layer][1]
     graph = _traced(layer, tensor)
@@ -68,14 +70,20 @@ def _traced(layer: Any, tensor: Any) -> Any:
     if set(keras_private.loss_ids(layer)) != losses:
         keras_private.clear_losses(layer)
         return None
-    return None if _holds_values(graph) else graph
+    nodes = itertools.chain(*keras_private.nodes_by_depth(graph).values())
+    return graph if all(_can_be_repeated(node) for node in nodes) else None
 
 
-def _holds_values(graph: Any) -> bool:
-    """Whether a call computed with values that do not come from its input, such as random ones."""
-    return any(
-        keras.ops.is_tensor(leaf)
-        for nodes in keras_private.nodes_by_depth(graph).values()
-        for node in nodes
-        for leaf in keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
-    )
+def _can_be_repeated(node: Any) -> bool:
+    """Whether a call is the same when its operation is called by itself, in training.
+
+    It is not with values that do not come from the input, such as random ones. Nor if the layer
+    says `training` itself, as for a normalization that is frozen: Keras overrules that in a graph.
+    """
+    leaves = keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
+    if any(keras.ops.is_tensor(leaf) for leaf in leaves):
+        return False
+    if not isinstance(node.operation, keras.layers.Layer):
+        return True
+    said = [leaf for leaf in keras.tree.flatten(node.arguments.args) if isinstance(leaf, bool)]
+    return not said and node.arguments.kwargs.get("training") is not False

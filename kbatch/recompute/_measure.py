@@ -177,9 +177,9 @@ def candidates(
     model: keras.Model, batch_size: int, peak_bytes: float | None, x: Any = None
 ) -> list[Plan]:
     """The plans that are worth measuring, the most promising first."""
-    simple = [plan(model, batch_size, "sqrt"), plan(model, batch_size, "stages")]
+    simple = [plan(model, batch_size, kind, x=x) for kind in ("sqrt", "stages")]
     if peak_bytes is None:
-        return _distinct([plan(model, batch_size, "minimal"), *simple])
+        return _distinct([plan(model, batch_size, "minimal", x=x), *simple])
     plans = front(model, batch_size, x)
     simple.sort(key=lambda each: each.extra_seconds_ratio)
     fastest = _first_within(plans, peak_bytes)

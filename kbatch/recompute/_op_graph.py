@@ -88,6 +88,8 @@ class ListArgument:
 
 
 TimeStep = tuple[str, int]
+# a Functional model, and a function that prepares its inputs from those of the call
+Inside = tuple[Any, Callable[..., Any]]
 
 
 def functional_of(model: Any) -> Any:
@@ -147,51 +149,16 @@ class Unfolded:
                 reads = {id(tensor): symbols[id(tensor)] for tensor in node.input_tensors}
                 if _is_time_distributed_model(node):
                     yield from self._time_distributed(node, reads, symbols, name)
-                elif _is_nested_model(node):
-                    yield from self._nested(node, reads, symbols, name, time_step)
-                elif _is_called_plainly(node) and inside_of(node) is not None:
-                    yield from self._composite(node, reads, symbols, name, time_step)
+                elif (inside := _inside_of(node)) is not None:
+                    yield from self._inside(inside, node, reads, symbols, name, time_step)
                 else:
                     writes = tuple(self._number(tensor) for tensor in node.outputs)
                     symbols.update(_numbered(node.outputs, writes))
                     yield Node(node.operation, name, node.arguments, reads, writes, time_step)
 
-    def _nested(
-        self,
-        node: Any,
-        reads: dict[int, int],
-        symbols: dict[int, int],
-        name: str,
-        time_step: TimeStep | None,
-    ) -> Iterator[Node]:
-        """The nodes of a nested model, after one that prepares its inputs."""
-        inner = functional_of(node.operation)
-
-        def enter(inputs: Any, **_: Any) -> Any:
-            return standardized_inputs(inner, inputs)
-
-        yield from self._inside(inner, enter, node, reads, symbols, name, time_step)
-
-    def _composite(
-        self,
-        node: Any,
-        reads: dict[int, int],
-        symbols: dict[int, int],
-        name: str,
-        time_step: TimeStep | None,
-    ) -> Iterator[Node]:
-        """The nodes of a layer that only calls others, after one that casts its input."""
-        layer = node.operation
-
-        def enter(inputs: Any, **_: Any) -> Any:
-            return cast(layer, inputs)
-
-        yield from self._inside(inside_of(node), enter, node, reads, symbols, name, time_step)
-
     def _inside(
         self,
-        inner: Any,
-        enter: Callable[..., Any],
+        inside: Inside,
         node: Any,
         reads: dict[int, int],
         symbols: dict[int, int],
@@ -199,6 +166,7 @@ class Unfolded:
         time_step: TimeStep | None,
     ) -> Iterator[Node]:
         """A node that prepares the inputs, and those of the graph in the place of a call."""
+        inner, enter = inside
         entry = tuple(self._number(tensor) for tensor in inner.inputs)
         yield Node(enter, f"{name}/input", node.arguments, reads, entry)
         own = _numbered(inner.inputs, entry)
@@ -243,13 +211,23 @@ def _numbered(tensors: Any, numbers: Any) -> dict[int, int]:
     return {id(tensor): number for tensor, number in zip(tensors, numbers, strict=True)}
 
 
+def _inside_of(node: Any) -> Inside | None:
+    """The graph that can take the place of a call; `None` for a call that is one operation."""
+    if not _is_called_plainly(node):
+        return None
+    if _is_nested_model(node):
+        inner = functional_of(node.operation)
+        return inner, lambda inputs, **_: standardized_inputs(inner, inputs)
+    inner, layer = inside_of(node), node.operation
+    return None if inner is None else (inner, lambda inputs, **_: cast(layer, inputs))
+
+
 def _is_nested_model(node: Any) -> bool:
     """Whether a node calls a model whose operations can take the place of the call."""
     model = node.operation
     return (
         isinstance(model, (functional_class(), keras.Sequential))
         and _can_be_unfolded(model)
-        and _is_called_plainly(node)
         and model.activity_regularizer is None
     )
 

@@ -353,7 +353,8 @@ def _predictor(model: keras.Model, batch_size: int, x: Any = None) -> Predictor:
             raise RecomputeError(
                 "Inputs must be of a known size except for the batch, or bytes are not known",
                 f"{tensor.name!r} of shape {shape}",
-                "Pass x=, one batch of inputs of the longest size; the plan can be applied at any",
+                "Pass x=, one batch of the longest inputs, in Python, or build the model for their "
+                "size; the plan can be applied at any",
             )
         if tensor.shape[0] not in (None, batch_size):
             raise RecomputeError(

@@ -226,6 +226,18 @@ class Penalized(Encoder):
         return x
 
 
+class Frozen(Encoder):
+    """Its normalization measures nothing, whatever it is trained with."""
+
+    def build(self, shape):
+        self.norm = layers.BatchNormalization()
+        self.norm.build(shape)
+        super().build(shape)
+
+    def call(self, x, training=None):
+        return super().call(self.norm(x, training=False), training)
+
+
 class InTensorFlow(Encoder):
     def call(self, x, training=None):
         return super().call(tf.math.sin(x), training)
@@ -248,7 +260,7 @@ def test_a_layer_that_only_calls_others_is_cut_inside(policy):
     assert recompute.verify(model, plan, np.ones((64, 16)), np.ones((64, 3))).exact
 
 
-@pytest.mark.parametrize("kind", [Scaled, Noisy, Penalized, InTensorFlow])
+@pytest.mark.parametrize("kind", [Scaled, Noisy, Penalized, Frozen, InTensorFlow])
 def test_a_layer_that_does_more_is_one_operation(kind):
     model = encoded(kind)
     plan = recompute.plan(model, 512)
@@ -268,6 +280,14 @@ def test_a_tied_weight_is_named_where_nothing_can_be_cut():
         ends.append(x)
     plan = recompute.plan(keras.Model(inputs, tied(layers.Add()(ends))), 512)
     assert "branches that use the weight 'tied/" in str(plan)
+
+
+@pytest.mark.parametrize("kind", [Scaled, Frozen, InTensorFlow])
+def test_a_layer_that_does_more_is_recomputed_whole(kind):
+    model = encoded(kind)
+    plan = recompute.plan(model, 512, "manual", layers=["encoder"])
+    assert plan.recomputes
+    assert recompute.verify(model, plan, np.ones((64, 16)), np.ones((64, 3))).exact
 
 
 def several(kind):

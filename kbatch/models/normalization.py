@@ -49,39 +49,9 @@ def batch_layers(model: Any) -> list[Any]:
     return list({id(each): each for each in layers if isinstance(each, Batch)}.values())
 
 
-def measuring(model: keras.Model) -> list[keras.layers.BatchNormalization]:
-    """Return the layers that measure the examples of a pass.
-
-    Those that are frozen, or are called with `training=False` as a base that is fine-tuned is, take
-    what they have measured before.
-    """
-    found = {id(layer): layer for layer in _called_in_training(model) if layer.trainable}
-    return list(found.values())
-
-
-def _called_in_training(model: Any) -> Iterator[keras.layers.BatchNormalization]:
-    functional = keras_private.functional_class()
-    graph = model
-    if isinstance(model, keras.Sequential):
-        graph = keras_private.functional_of_sequential(model)
-    own = type(model).call in (functional.call, keras.Sequential.call)
-    if not isinstance(graph, functional) or not own:
-        yield from batch_layers(model)
-        return
-    for node in itertools.chain(*keras_private.nodes_by_depth(graph).values()):
-        if node.is_input or node.arguments.kwargs.get("training") is False:
-            continue
-        if isinstance(node.operation, keras.Model):
-            yield from _called_in_training(node.operation)
-        elif isinstance(node.operation, Batch):
-            yield node.operation
-        elif isinstance(node.operation, keras.layers.Layer):
-            yield from batch_layers(node.operation)
-
-
 def remarks(model: keras.Model, recipe: Recipe) -> tuple[str, ...]:
     """Return sentences for the user about batch statistics of other examples than the batch."""
-    if not measuring(model):
+    if not any(layer.trainable for layer in batch_layers(model)):
         return ()
     said = []
     smallest = batch_schedule.first_pass(

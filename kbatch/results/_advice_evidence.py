@@ -252,7 +252,6 @@ def traits_of(model: Any) -> ModelTraits:
     """Read the traits of a model."""
     import keras
 
-    from kbatch.models import normalization
     from kbatch.models.optimizers import learning_rate_of
     from kbatch.runtime.keras_private import flatten_layers
 
@@ -263,7 +262,11 @@ def traits_of(model: Any) -> ModelTraits:
             "Pass build(), not build",
         )
     layers = [layer for layer in flatten_layers(model) if _has_own_weights(layer)]
-    measuring = normalization.measuring(model)
+    measuring = [
+        layer
+        for layer in layers
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.trainable
+    ]
     together = sum(bool(getattr(layer, "synchronized", False)) for layer in measuring)
     optimizer = getattr(model, "optimizer", None)
     inner = getattr(optimizer, "inner_optimizer", optimizer)

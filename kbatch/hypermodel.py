@@ -248,8 +248,8 @@ class HyperModel(keras_tuner.HyperModel):
             )
         return own_fit.arguments(values, args, kwargs)
 
-    def last(self, seconds: float) -> None:
-        """Let each trial last so many training seconds."""
+    def train_for(self, seconds: float) -> None:
+        """Let each trial train for so many seconds."""
         self._replace(seconds_per_trial=horizon_of(seconds))
 
     def train_in(self, executor: Executor) -> None:
@@ -303,8 +303,8 @@ class HyperModel(keras_tuner.HyperModel):
             **kwargs: See `kbatch.training.arguments.FitArguments`.
 
         Returns:
-            Finite floats: `score`, the metric, `train_seconds`, `examples_per_second` and `oom` (0
-            or 1).
+            Finite floats: `score`, all metrics on validation data, `train_seconds`,
+            `examples_per_second` and `oom` (0 or 1).
         """
         with border():
             trial = self._trial or Trial()

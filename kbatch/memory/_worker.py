@@ -28,7 +28,7 @@ from kbatch.memory._workload import Workload
 from kbatch.models.exact_accumulation import called_in_passes
 from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
 from kbatch.models.policies import policy_scope
-from kbatch.models.preprocessor import preprocess_of, preprocessed
+from kbatch.models.preprocessor import arrays_of, preprocess_of
 from kbatch.models.scopes import augmented
 from kbatch.models.train_step import trained_by_method
 from kbatch.runtime import device_memory, keras_private, liveness, tensorflow_private
@@ -176,7 +176,7 @@ def _preprocessed(workload: Workload, maker: ModelMaker) -> Workload:
     preprocess = preprocess_of(maker.raw(workload.recipe.policy))
     if preprocess is None:
         return workload
-    sample = tuple(preprocessed(preprocess, *workload.sample))
+    sample = arrays_of(preprocess, workload.sample)
     maker.first.x = keras.tree.map_structure(lambda part: part[:1], sample[0])
     return dataclasses.replace(workload, sample=sample)
 

@@ -170,7 +170,7 @@ class TunerTaker:
         hypermodel.watcher = LivePage(folder, bars_of(1))
         arguments, _ = readable_arguments(call)
         project = Path(tuner.project_dir)
-        hypermodel.last(
+        hypermodel.train_for(
             wishes.seconds_per_trial
             or trial_seconds(maker, today, arguments, epochs, wishes, project)
         )

@@ -128,22 +128,29 @@ class FitArguments:
 
     def preprocessed_by(self, preprocess: Preprocess) -> FitArguments:
         """Return the same arguments with the data as a model trains on them."""
+        if isinstance(self.x, keras.utils.PyDataset):
+            raise DataError(
+                "Data for a model that preprocesses them must be arrays or a tf.data.Dataset",
+                "a PyDataset",
+                "Let the PyDataset preprocess, and take the model's preprocessor off",
+            )
+        if self.y is None and self.sample_weight is not None:
+            raise DataError(
+                "Weights must come with labels for a model that preprocesses its data",
+                "sample_weight without y",
+                "Pass y too, or a dataset of (x, y, sample_weight)",
+            )
         changed: dict[str, Any] = {}
-        if self.x is not None:
-            parts = [self.x]
-            if not isinstance(self.x, tf.data.Dataset):
-                parts = [each for each in (self.x, self.y, self.sample_weight) if each is not None]
-            found = preprocessed(preprocess, *map(_readable, parts))
-            if isinstance(found, tf.data.Dataset):
-                own = self.batched is not False if isinstance(self.x, tf.data.Dataset) else False
-                changed |= {"x": found, "y": None, "sample_weight": None, "batched": own}
-            else:
-                changed |= dict(zip(("x", "y", "sample_weight"), found, strict=False))
+        given = [each for each in (self.x, self.y, self.sample_weight) if each is not None]
+        found = preprocessed(preprocess, *map(_readable, given))
+        if not isinstance(found, tf.data.Dataset):
+            changed |= dict(zip(("x", "y", "sample_weight"), found, strict=False))
+        else:
+            were_batches = isinstance(self.x, tf.data.Dataset) and self.batched is not False
+            changed |= {"x": found, "y": None, "sample_weight": None, "batched": were_batches}
         validation = self.validation_data
-        if isinstance(validation, tf.data.Dataset):
-            changed["validation_data"] = preprocessed(preprocess, validation)
-        elif validation is not None:
-            parts = list(validation) if isinstance(validation, (tuple, list)) else [validation]
+        if validation is not None:
+            parts = validation if isinstance(validation, (tuple, list)) else [validation]
             changed["validation_data"] = preprocessed(preprocess, *map(_readable, parts))
         return dataclasses.replace(self, **changed)
 

@@ -8,9 +8,11 @@ from keras import layers
 
 import kbatch
 from kbatch import Recipe, recompute
-from kbatch.errors import ModelError, RecomputeError
+from kbatch.errors import DataError, ModelError, RecomputeError
+from kbatch.models import preprocessor
 from kbatch.models.preprocessor import preprocess_of, preprocessed, put_back, take_off
 from kbatch.standin.copies import Copies, copies_of
+from kbatch.training.arguments import FitArguments
 
 WORDS = np.array(["up", "down"])
 rng = np.random.default_rng(0)
@@ -106,6 +108,31 @@ def test_what_draws_at_random_is_drawn_in_each_pass(seeded):
     assert passes[0].shape == (96, 4)
     assert seeded or not np.array_equal(*passes)  # TensorFlow repeats them under a global seed
     tf.random.set_seed(None)
+
+
+def ragged(x, y=None, sample_weight=None):
+    """Pads to the longest text of a batch only."""
+    split = tf.strings.split(x).to_tensor()
+    return keras.utils.pack_x_y_sample_weight(tf.strings.length(split), y, sample_weight)
+
+
+def test_what_cannot_be_preprocessed_is_refused(tmp_path):
+    long = np.array(["a b"] * 256 + ["a b c"])
+    with pytest.raises(DataError, match="one shape.*sequence_length"):
+        preprocessed(ragged, long)
+    preprocess = Lengths()
+    with pytest.raises(DataError, match="sample_weight without y"):
+        FitArguments(TEXTS, sample_weight=np.ones(96)).preprocessed_by(preprocess)
+    with pytest.raises(DataError, match="a PyDataset"):
+        FitArguments(keras.utils.PyDataset()).preprocessed_by(preprocess)
+
+
+def test_what_takes_too_many_bytes_is_preprocessed_in_each_pass(monkeypatch):
+    monkeypatch.setattr(preprocessor, "MOST_BYTES", 96 * (4 * 4 + 8))
+    assert isinstance(preprocessed(Lengths(), TEXTS, Y), tuple)
+    monkeypatch.setattr(preprocessor, "MOST_BYTES", 96 * (4 * 4 + 8) - 1)
+    found = preprocessed(Lengths(), TEXTS, Y)
+    assert np.array_equal(np.stack([x for x, _ in found.as_numpy_iterator()]), seen())
 
 
 def test_a_preprocessor_that_was_taken_off_is_put_back():
@@ -226,6 +253,8 @@ def test_a_plan_for_the_longest_input_holds_at_any_length():
     assert plan.peak_bytes > recompute.plan(model, 16, x=short).peak_bytes
     for x in (long, short):
         assert recompute.verify(model, plan, x, Y[:16]).exact
+    best = recompute._measure.candidates(model, 16, None, long)
+    assert plan in best
 
 
 def test_a_recipe_plans_for_the_lengths_of_the_data():

@@ -60,11 +60,13 @@ def _traced(layer: Any, tensor: Any) -> Any:
     dtype = tensor.dtype
     if layer.autocast and keras.backend.is_float_dtype(dtype):
         dtype = layer.compute_dtype
-    training = {"training": True} if "training" in inspect.signature(layer.call).parameters else {}
+    training = {"training": True} if _takes_training(layer) else {}
     losses = set(keras_private.loss_ids(layer))
     try:
         inputs = keras.Input(batch_shape=tensor.shape, dtype=dtype, name=f"{layer.name}_input")
-        graph = keras.Model(inputs, layer.call(inputs, **training), name=f"{layer.name}_inside")
+        with keras_private.called_in_training(layer):
+            outputs = layer.call(inputs, **training)
+        graph = keras.Model(inputs, outputs, name=f"{layer.name}_inside")
     except Exception:  # a `call` in TensorFlow's own functions, or of any other kind
         return None
     if set(keras_private.loss_ids(layer)) != losses:
@@ -79,6 +81,7 @@ def _can_be_repeated(node: Any) -> bool:
 
     It is not with values that do not come from the input, such as random ones. Nor if the layer
     says `training` itself, as for a normalization that is frozen: Keras overrules that in a graph.
+    `None` is said too: a layer that gets it does as it is told by the default of its `call`.
     """
     leaves = keras.tree.flatten((node.arguments.args, node.arguments.kwargs))
     if any(keras.ops.is_tensor(leaf) for leaf in leaves):
@@ -86,4 +89,9 @@ def _can_be_repeated(node: Any) -> bool:
     if not isinstance(node.operation, keras.layers.Layer):
         return True
     said = [leaf for leaf in keras.tree.flatten(node.arguments.args) if isinstance(leaf, bool)]
-    return not said and node.arguments.kwargs.get("training") is not False
+    trains = node.arguments.kwargs.get("training") or not _takes_training(node.operation)
+    return not said and trains
+
+
+def _takes_training(layer: Any) -> bool:
+    return "training" in inspect.signature(layer.call).parameters

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     import keras
 
 NAME_COUNTERS = "object_name_uids"  # keras/src/utils/naming.py, Keras 3.15.1
+CALL_CONTEXT = "current_call_ctx"  # keras/src/layers/layer.py, Keras 3.15.1
 # keras/src/utils/rng_utils.py and keras/src/random/seed_generator.py, Keras 3.15.1
 SEEDS = ("global_random_seed", "global_seed_generator")
 # keras/src/optimizers/base_optimizer.py, Keras 3.15.1; the names of sums end so
@@ -52,6 +53,24 @@ def clear_losses(layer: Any) -> None:
     `Layer._clear_losses`, keras/src/layers/layer.py, Keras 3.15.1.
     """
     layer._clear_losses()
+
+
+@contextmanager
+def called_in_training(layer: Any) -> Iterator[None]:
+    """Have layers that are called in the `with` block train, unless the call says otherwise.
+
+    `CallContext` of `Layer.__call__`, keras/src/layers/layer.py, Keras 3.15.1.
+    """
+    from keras.src.layers.layer import CallContext
+
+    context = CallContext(entry_layer=layer)
+    context.set_value("training", True)
+    before = global_attributes([CALL_CONTEXT])
+    set_global_attributes({CALL_CONTEXT: context})
+    try:
+        yield
+    finally:
+        set_global_attributes(before)
 
 
 def call_function(operation: Any, training: bool) -> Any:

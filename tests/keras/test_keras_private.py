@@ -30,6 +30,14 @@ def test_an_operation_is_called_with_training_if_it_takes_it(model):
     assert np.all(keras_private.call_function(add, training=True)([x, x]).numpy() == 2)
 
 
+def test_a_layer_trains_where_its_call_does_not_say_otherwise():
+    around, drop, x = layers.Identity(), layers.Dropout(0.5), keras.ops.ones((64, 3))
+    with keras_private.called_in_training(around):
+        assert np.any(drop(x).numpy() == 0)
+        assert np.all(drop(x, training=False).numpy() == 1)
+    assert np.all(drop(x).numpy() == 1)
+
+
 def test_the_global_seed_generator_exists_after_it_is_made():
     keras.utils.clear_session()
     keras_private.create_global_seed_generator()

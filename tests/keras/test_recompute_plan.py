@@ -205,6 +205,27 @@ class Encoder(layers.Layer):
         return x
 
 
+class Untold(Encoder):
+    """Its call does not take `training`; the dropout in it learns of it from Keras."""
+
+    def build(self, shape):
+        self.drop = layers.Dropout(0.5)
+        super().build(shape)
+
+    def call(self, x):
+        x = self.drop(x)
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Undecided(Encoder):
+    """It gives its blocks `training=None`, with which Keras does not train them."""
+
+    def call(self, x):
+        return super().call(x)
+
+
 class Scaled(Encoder):
     def build(self, shape):
         self.scale = self.add_weight(shape=(), initializer="ones")
@@ -250,17 +271,18 @@ def encoded(kind):
     return model
 
 
+@pytest.mark.parametrize("kind", [Encoder, Untold])
 @pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
-def test_a_layer_that_only_calls_others_is_cut_inside(policy):
+def test_a_layer_that_only_calls_others_is_cut_inside(policy, kind):
     with policy_scope(policy, "float32"):
-        model = encoded(Encoder)
+        model = encoded(kind)
     plan = recompute.plan(model, 512)
     assert any(segment.last.startswith("encoder/block") for segment in plan.segments)
     assert plan.peak_bytes < 0.6 * plan.plain_peak_bytes
     assert recompute.verify(model, plan, np.ones((64, 16)), np.ones((64, 3))).exact
 
 
-@pytest.mark.parametrize("kind", [Scaled, Noisy, Penalized, Frozen, InTensorFlow])
+@pytest.mark.parametrize("kind", [Scaled, Noisy, Penalized, Frozen, Undecided, InTensorFlow])
 def test_a_layer_that_does_more_is_one_operation(kind):
     model = encoded(kind)
     plan = recompute.plan(model, 512)
@@ -282,7 +304,7 @@ def test_a_tied_weight_is_named_where_nothing_can_be_cut():
     assert "branches that use the weight 'tied/" in str(plan)
 
 
-@pytest.mark.parametrize("kind", [Scaled, Frozen, InTensorFlow])
+@pytest.mark.parametrize("kind", [Scaled, Frozen, Undecided, InTensorFlow])
 def test_a_layer_that_does_more_is_recomputed_whole(kind):
     model = encoded(kind)
     plan = recompute.plan(model, 512, "manual", layers=["encoder"])

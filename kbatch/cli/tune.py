@@ -245,8 +245,7 @@ class _Taker:
         words = "With these changes the script searches so by itself, in its own folder:"
         self._tell(report(tuner), words, folder)
         file, line = tuner.hypermodel.place
-        metric = tuner.hypermodel.terms.judged_by["metric"]
-        print(changes_of_tuner(_source(file), Path(file).name, line, metric))
+        print(changes_of_tuner(_source(file), Path(file).name, line, tuner.hypermodel.arguments))
         raise Ended
 
     def _tell(self, report: Any, sentence: str, folder: Path) -> None:

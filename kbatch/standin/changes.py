@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,20 +92,20 @@ def changes_of(
 TUNER = "Give its tuner kbatch.HyperModel(…) over the hypermodel, and objective=kbatch.objective()."
 
 
-def changes_of_tuner(source: str, name: str, line: int, metric: str) -> Changes:
+def changes_of_tuner(source: str, name: str, line: int, arguments: Mapping[str, Any]) -> Changes:
     """Return the changes that let a tuner of a script search by kbatch's score.
 
     Args:
         source: String, the script.
         name: String, its name in the diff.
         line: Integer, a line of the call that makes the tuner.
-        metric: String, the metric that was scored.
+        arguments: What `kbatch.HyperModel` is given besides the hypermodel and the space.
     """
     try:
         script = _Script(source, line, gets_batches=False)
     except SyntaxError:
         return Changes("", (TUNER,))
-    edits = script.tuner(metric)
+    edits = script.tuner(arguments)
     if not edits:
         return Changes("", (TUNER,))
     return Changes(_diff(source, _applied(source, edits), name), ())
@@ -188,7 +188,7 @@ class _Script:
         text = f'{self._keras()}.config.set_dtype_policy("{recipe.policy}")\n'
         return [_Edit(at, at, text)], []
 
-    def tuner(self, metric: str) -> list[_Edit]:
+    def tuner(self, arguments: Mapping[str, Any]) -> list[_Edit]:
         """The hypermodel and the objective of the tuner that is made in the line."""
         around = [
             each
@@ -204,10 +204,11 @@ class _Script:
         if model is None or objective is None:
             return []
         space = f"kbatch.Space(optimizer={TUNED_OPTIMIZERS!r})"
-        scored = "" if metric == "val_accuracy" else f', metric="{metric}"'
+        given = [f"{name}={value!r}" for name, value in arguments.items()]
+        words = ", ".join([ast.unparse(model), space, *given])
         at = self._starts[self._head()]
         return [
-            self._edit(model, f"kbatch.HyperModel({ast.unparse(model)}, {space}{scored})"),
+            self._edit(model, f"kbatch.HyperModel({words})"),
             self._edit(objective, "kbatch.objective()"),
             _Edit(at, at, "import kbatch\n"),
         ]

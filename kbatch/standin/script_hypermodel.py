@@ -19,6 +19,7 @@ from kbatch.recipe import Recipe
 from kbatch.records.project import Project
 from kbatch.search.tuner_border import called_by_a_tuner
 from kbatch.standin.own_fit import OwnFit
+from kbatch.training.metrics import direction_of
 
 
 class AsItIs(keras_tuner.HyperModel):
@@ -62,13 +63,14 @@ class ScriptHyperModel(HyperModel):
         own_fit: `OwnFit`.
         place: The file and the line where the tuner was made.
         directory: String, the folder of the tuner's project; empty before there is one.
+        says_epochs: Boolean, whether its search tells how long a trial is.
     """
 
     def __init__(self, as_it_is: AsItIs, *args: Any, **kwargs: Any) -> None:
         self.as_it_is = as_it_is
         super().__init__(as_it_is, *args, **kwargs)
         self.own_fit = OwnFit.of(as_it_is)
-        self.place, self.directory = ("", 0), ""
+        self.place, self.directory, self.says_epochs = ("", 0), "", True
         self._recipes: weakref.WeakKeyDictionary[keras.Model, Recipe] = weakref.WeakKeyDictionary()
 
     def __getattr__(self, name: str) -> Any:
@@ -92,6 +94,20 @@ class ScriptHyperModel(HyperModel):
         if called_by_a_tuner():
             return super().fit(hp, model, *args, **kwargs)
         return self.as_it_is.fit(hp, model, *args, **kwargs)
+
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments that a `kbatch.HyperModel` in the script needs for the same search."""
+        judged, found = self.terms.judged_by, dict[str, Any]()
+        if judged["metric"] != "val_accuracy":
+            found["metric"] = judged["metric"]
+        if direction_of(judged["metric"].removeprefix("val_")) is None:
+            found["direction"] = judged["direction"]
+        if judged["chance"] is not None:
+            found["chance"] = judged["chance"]
+        if not self.says_epochs:
+            found["seconds_per_trial"] = self.terms.seconds_per_trial
+        return found
 
     def recipe_of(self, model: keras.Model) -> Recipe | None:
         """Return the recipe that a model was built for; `None` for a model of another origin."""

@@ -161,7 +161,9 @@ class TunerTaker:
         if wishes.validation_split is not None and "validation_data" not in kwargs:
             kwargs = {"validation_split": wishes.validation_split, **kwargs}
         call = own_fit.call(fresh_hyperparameters(maker.today), args, kwargs)
-        epochs = tuner.oracle.max_epochs if tuner_border.is_hyperband(tuner) else call.epochs
+        is_hyperband = tuner_border.is_hyperband(tuner)
+        hypermodel.says_epochs = is_hyperband or "epochs" in kwargs
+        epochs = tuner.oracle.max_epochs if is_hyperband else call.epochs
         batch_size = hypermodel.terms.space.baseline.batch_size
         found = own_fit.batch(maker.today, args, kwargs).today
         today = Recipe(batch_size=found if batch_size == Recipe().batch_size else batch_size)

@@ -29,6 +29,7 @@ from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import Death
 from kbatch.search.oracle import REPEAT
 from kbatch.search.rungs import BRACKET, Questions, Share
+from kbatch.search.tuner_border import RATE_OF_BUILD
 from kbatch.training import out_of_memory
 from kbatch.training.pace import RunOptions
 from kbatch.training.progress import Watcher
@@ -290,7 +291,7 @@ def job_of_repeat(
     remarks: tuple[str, ...],
 ) -> Job:
     """Return the training of a trial."""
-    left_out = (REPEAT, *BRACKET)
+    left_out = (REPEAT, RATE_OF_BUILD, *BRACKET)
     values = {name: value for name, value in hp.values.items() if name not in left_out}
     seed = maker_of_repeat(model_maker, hp).seed
     first = hp.values.get(REPEAT)

@@ -5,11 +5,13 @@ import pytest
 from short_searches import SPACE, build, search
 
 import kbatch
-from kbatch import HyperModel
+from kbatch import HyperModel, Recipe
+from kbatch.models.maker import ModelMaker
 from kbatch.outcome import Goal
 from kbatch.records.project import Project
 from kbatch.results.ranking import best_training
 from kbatch.search.rungs import Share
+from kbatch.training.trial import job_of_repeat
 
 EPOCHS = 3
 
@@ -43,6 +45,14 @@ def test_a_share_ends_where_a_value_is_held_first():
     assert goes_on([(0.5, 0.1), (1.5, 0.2)])  # two measurements hold nothing
     assert goes_on([(0.1, 0.1), (0.5, 0.2), (0.9, 0.3)])
     assert not goes_on([(0.1, 0.1), (0.5, 0.2), (1.0, 0.3)])
+
+
+def test_a_record_holds_what_was_drawn_and_the_epochs():
+    hp = keras_tuner.HyperParameters()
+    noted = {"tuner/epochs": 3, "tuner/bracket": 1, "learning_rate": 0.1}  # of build, not drawn
+    hp.values = {"batch_size": 32, **noted}
+    job = job_of_repeat(hp, ModelMaker(build), 0, Recipe(), None, ())
+    assert job.values == {"batch_size": 32, "tuner/epochs": 3}
 
 
 def test_the_horizon_is_the_epochs_of_all_brackets(tuner):

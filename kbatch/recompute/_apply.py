@@ -178,8 +178,8 @@ def apply(model: keras.Model, plan: Plan) -> None:
     Raises:
         RecomputeError: If the model cannot be cut, does something that cannot be repeated, or is
             being fitted. Also if the plan is for another model, if a cut of it would change the
-            order in which a gradient is summed, if its segments cannot be traced, or if a weight
-            would lose its gradient.
+            order in which a gradient is summed and the plan does not say so, if its segments
+            cannot be traced, or if a weight would lose its gradient.
 
     Example:
     >>> import numpy as np
@@ -199,7 +199,9 @@ def apply(model: keras.Model, plan: Plan) -> None:
     _check_not_in_fit(model)
     check_plan(graph, plan, model.name)
     loss_positions = check_repeatable(graph) if plan.recomputes else frozenset()
-    CutPoints(graph, loss_positions).check([span.start for span in spans_of(plan)][1:])
+    cut_points = CutPoints(graph, loss_positions)
+    uncut = cut_points.of_values if plan.reordered else cut_points.uncut
+    cut_points.check([span.start for span in spans_of(plan)][1:], uncut)
     call = SegmentedCall(model, graph, plan)
     if plan.recomputes:
         check_step(graph, call, spans_of(plan))

@@ -8,6 +8,7 @@ import weakref
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from kbatch.runtime import keras_private
 
@@ -73,7 +74,22 @@ def _traced(layer: Any, tensor: Any) -> Any:
         keras_private.clear_losses(layer)
         return None
     nodes = itertools.chain(*keras_private.nodes_by_depth(graph).values())
-    return graph if all(_can_be_repeated(node) for node in nodes) else None
+    is_known = all(_can_be_repeated(node) for node in nodes) and _runs(graph, inputs)
+    return graph if is_known else None
+
+
+def _runs(graph: Any, inputs: Any) -> bool:
+    """Whether the calls can be run on a tensor.
+
+    They cannot where one was told a size that is open, as `ops.reshape(x, (ops.shape(x)[0], -1))`.
+    """
+    call = tf.function(lambda tensor: graph(tensor, training=True), autograph=False)
+    try:
+        with keras.StatelessScope(collect_losses=True):
+            call.get_concrete_function(tf.TensorSpec(inputs.shape, inputs.dtype))
+    except Exception:  # whatever the operation raises
+        return False
+    return True
 
 
 def _can_be_repeated(node: Any) -> bool:

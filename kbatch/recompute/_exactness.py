@@ -90,31 +90,34 @@ class CutPoints:
     @cached_property
     def uncut(self) -> list[Uncut]:
         """All ranges of positions that must not be cut."""
+        return [*self.of_values, *self._of_weights(), *self._of_losses()]
+
+    @cached_property
+    def of_values(self) -> list[Uncut]:
+        """Those between branches that read one value; a deep model amplifies how its sum rounds."""
         ranges: list[Uncut] = []
         for number in self.graph.readers:
             if self.graph.is_float(number):
                 ranges += self._of_value(number)
-        return [*ranges, *self._of_weights(), *self._of_losses()]
+        return ranges
 
-    @cached_property
-    def positions(self) -> list[int]:
-        """The positions, the model's begin and end included."""
+    def positions(self, uncut: Iterable[Uncut]) -> list[int]:
+        """The positions outside of some ranges, the model's begin and end included."""
         forbidden: set[int] = set()
-        for each in self.uncut:
+        for each in uncut:
             forbidden.update(range(each.first, each.stop))
         count = len(self.graph.nodes) + 1
         return [position for position in range(count) if position not in forbidden]
 
-    def check(self, cuts: Iterable[int]) -> None:
-        """Refuse cuts that change the order of a sum."""
-        for cut in cuts:
-            for each in self.uncut:
-                if each.first <= cut < each.stop:
-                    raise self._refusal(cut, each)
+    def check(self, cuts: Sequence[int], uncut: Iterable[Uncut]) -> None:
+        """Refuse cuts in some ranges."""
+        for each in crossed(cuts, uncut):
+            raise self._refusal(next(cut for cut in cuts if each.first <= cut < each.stop), each)
 
     def _refusal(self, cut: int, uncut: Uncut) -> RecomputeError:
         nodes = self.graph.nodes
-        instead = next(position for position in self.positions if position >= uncut.stop)
+        positions = self.positions(self.uncut)
+        instead = next(position for position in positions if position >= uncut.stop)
         do = "Do not cut after them"
         if instead < len(nodes):
             do = f"Cut after {nodes[instead - 1].name!r}"
@@ -200,6 +203,11 @@ class CutPoints:
             if sum(either >> writer & 1 for writer in writers) <= 1:
                 return position
         return len(self.graph.nodes)
+
+
+def crossed(cuts: Sequence[int], uncut: Iterable[Uncut]) -> list[Uncut]:
+    """The ranges that some cuts lie in."""
+    return [each for each in uncut if any(each.first <= cut < each.stop for cut in cuts)]
 
 
 def _terms(node: Node, number: int) -> int:

@@ -87,6 +87,8 @@ class Plan:
             versions that did not keep it.
         uncut: String, why no cut can lie where most of the bytes are kept; empty where that is not
             so.
+        reordered: String, the branches whose gradients are summed in another order than in plain
+            training, which then equals it to rounding; empty where it equals it to the bit.
         lower_bound: Boolean, whether the model convolves: what convolutions need to work in is not
             counted, which is most of the peak of a small one.
 
@@ -106,6 +108,7 @@ class Plan:
     measured_seconds: Finite | None = None
     plain_peak_bytes: Count | None = None
     uncut: Text = ""
+    reordered: Text = ""
     lower_bound: bool = False
 
     @property
@@ -165,6 +168,8 @@ class Plan:
         if plain and self.strategy != "none" and self.peak_bytes > (1 - WORTHWHILE) * plain:
             why = f": {self.uncut}" if self.uncut else ""
             lines.append(f"  saves less than {WORTHWHILE:.0%} of the plain model's peak{why}")
+        if self.reordered:
+            lines.append(f"  equal to plain training to rounding: {self.reordered}")
         if self.measured_peak_bytes is not None:
             lines.append(
                 f"  measured: peak {megabytes(self.measured_peak_bytes)}, "

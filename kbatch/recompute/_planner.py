@@ -14,9 +14,9 @@ from kbatch.recipe_words import STRATEGY_WORDS, Strategy, whole_number
 from kbatch.recompute import _solver
 from kbatch.recompute._apply import apply
 from kbatch.recompute._costs import ModelCosts, costs_of
-from kbatch.recompute._exactness import CutPoints, check_repeatable
+from kbatch.recompute._exactness import Uncut, check_repeatable, crossed
 from kbatch.recompute._op_graph import OpGraph, SignatureCache, functional_of
-from kbatch.recompute._plan import Plan, PlannedSegment, Span, megabytes, spans_of
+from kbatch.recompute._plan import WORTHWHILE, Plan, PlannedSegment, Span, megabytes, spans_of
 from kbatch.recompute._solver import Budget, Predictor
 from kbatch.runtime.keras_private import flatten_layers
 
@@ -114,7 +114,24 @@ class PlanOptions:
 
 
 def segments_of(predictor: Predictor, options: PlanOptions) -> Sequence[Span]:
-    """The segments that a strategy cuts a model into."""
+    """The segments that a strategy cuts a model into.
+
+    Where cuts that keep the order of each sum save next to nothing, they may also lie between
+    branches that share a weight, or that lead to a layer's own loss.
+    """
+    spans = _segments(predictor, options)
+    others = predictor.reordering
+    if options.strategy in ("none", "manual") or len(others.cuts) == len(predictor.cuts):
+        return spans
+    plain, peak = (predictor.predict(each).peak_bytes for each in (whole(predictor.graph), spans))
+    if peak <= (1 - WORTHWHILE) * plain:
+        return spans
+    reordered = _segments(others, options)
+    return reordered if others.predict(reordered).peak_bytes < (1 - WORTHWHILE) * peak else spans
+
+
+def _segments(predictor: Predictor, options: PlanOptions) -> Sequence[Span]:
+    """The segments that a strategy cuts a model into, at the cuts that a predictor allows."""
     graph = predictor.graph
     if options.strategy == "none":
         return whole(graph)
@@ -128,7 +145,7 @@ def segments_of(predictor: Predictor, options: PlanOptions) -> Sequence[Span]:
         return _solver.of_cuts(_stage_cuts(predictor))
     if options.strategy == "manual":
         cuts = _cuts_after(graph, options.layers)
-        CutPoints(graph, predictor.costs.loss_positions).check(cuts)
+        predictor.cut_points.check(cuts, predictor.cut_points.uncut)
         return _solver.of_cuts(cuts)
     return _within_budget(predictor, options)
 
@@ -145,7 +162,9 @@ def _within_budget(predictor: Predictor, options: PlanOptions) -> list[Span]:
     budget = Budget(options.peak_bytes or float("inf"), kept_share * plain.kept_bytes)
     spans = _solver.cheapest(predictor, budget)
     if spans is None:
-        least = predictor.predict(_solver.lowest(predictor))
+        spans = _solver.cheapest(predictor.reordering, budget)
+    if spans is None:
+        least = predictor.predict(segments_of(predictor, PlanOptions("minimal")))
         do = "Raise the budget, or take a smaller batch"
         if options.peak_bytes is None:
             do = "Raise the budget"
@@ -313,7 +332,10 @@ def front(model: keras.Model, batch_size: int, x: Any = None) -> list[Plan]:
     """
     predictor = _predictor(model, batch_size, x)
     plain = _plan(predictor, "none", whole(predictor.graph))
-    plans = [plain, _plan(predictor, "minimal", _solver.lowest(predictor))]
+    lowest = _plan(predictor, "minimal", segments_of(predictor, PlanOptions("minimal")))
+    plans = [plain, lowest]
+    if lowest.reordered:
+        predictor = predictor.reordering
     plain_peak = predictor.predict(whole(predictor.graph)).peak_bytes
     for share in SHARES:
         spans = _solver.cheapest(predictor, Budget(peak_bytes=share * plain_peak))
@@ -389,6 +411,7 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
         for start, stop, recompute in spans
     )
     plain = predictor.predict(whole(predictor.graph))
+    cuts = [start for start, _, _ in spans][1:]
     return Plan(
         strategy=strategy,
         segments=segments,
@@ -398,6 +421,7 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
         extra_seconds_ratio=prediction.extra_work,
         plain_peak_bytes=int(plain.peak_bytes),
         uncut=_uncut(predictor, plain.kept_bytes),
+        reordered=_reordered(crossed(cuts, predictor.cut_points.uncut)),
         lower_bound=any(_convolves(node.operation) for node in nodes),
     )
 
@@ -417,14 +441,29 @@ def _uncut(predictor: Predictor, kept_bytes: float) -> str:
     largest = max(range(len(inside)), key=inside.__getitem__, default=None)
     if largest is not None and inside[largest] > kept_bytes / 2:
         return f"{nodes[largest].name} keeps most of it, and is not cut inside"
-    ranges = CutPoints(predictor.graph, predictor.costs.loss_positions).uncut
-    widest = max(ranges, key=lambda each: each.stop - each.first, default=None)
-    if widest is None or widest.stop - widest.first <= len(nodes) / 2:
+    ranges = predictor.cut_points.uncut
+    if not ranges or _width(_widest(ranges)) <= len(nodes) / 2:
         return ""
     return (
-        f"no cut may lie between branches that {widest.reason}, or its gradient would be summed in "
-        "another order"
+        f"no cut may lie between branches that {_widest(ranges).reason}, or its gradient would be "
+        "summed in another order"
     )
+
+
+def _reordered(ranges: Sequence[Uncut]) -> str:
+    """Which gradients are summed in another order."""
+    if not ranges:
+        return ""
+    others = f", and {len(ranges) - 1} more" if len(ranges) > 1 else ""
+    return f"branches that {_widest(ranges).reason}{others}, send their gradients in another order"
+
+
+def _widest(ranges: Sequence[Uncut]) -> Uncut:
+    return max(ranges, key=_width)
+
+
+def _width(uncut: Uncut) -> int:
+    return uncut.stop - uncut.first
 
 
 # Batch size to plan for, whatever the recipe's: with the same cuts at every size, the bytes that a

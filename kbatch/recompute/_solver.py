@@ -59,15 +59,29 @@ class CutCosts:
 class Predictor:
     """Predicts memory and work for one model and batch size."""
 
-    def __init__(self, graph: OpGraph, costs: ModelCosts, batch_size: int) -> None:
+    def __init__(
+        self,
+        graph: OpGraph,
+        costs: ModelCosts,
+        batch_size: int,
+        cuts: Sequence[int] | None = None,
+    ) -> None:
         self.graph, self.costs, self.batch_size = graph, costs, batch_size
+        # Positions where the model may be cut, its begin and end included.
+        self.cuts = self.cut_points.positions(self.cut_points.uncut) if cuts is None else cuts
         self._bytes = {number: size.at(batch_size) for number, size in costs.sizes.items()}
         self._segments: dict[tuple[int, int], SegmentCost] = {}
 
     @cached_property
-    def cuts(self) -> list[int]:
-        """Positions where the model may be cut, its begin and end included."""
-        return CutPoints(self.graph, self.costs.loss_positions).positions
+    def cut_points(self) -> CutPoints:
+        """Where a cut keeps the order of each sum of gradients."""
+        return CutPoints(self.graph, self.costs.loss_positions)
+
+    @cached_property
+    def reordering(self) -> Predictor:
+        """The same, where the gradients of a weight may be summed in another order."""
+        cuts = self.cut_points.positions(self.cut_points.of_values)
+        return Predictor(self.graph, self.costs, self.batch_size, cuts)
 
     def bytes_of(self, numbers: Iterable[int]) -> float:
         """Bytes of the values of these numbers."""

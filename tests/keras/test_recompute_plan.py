@@ -1,5 +1,6 @@
 """Plans by every strategy, their costs against brute force, and the work of operations."""
 
+import dataclasses
 import itertools
 import json
 import random
@@ -65,9 +66,8 @@ def made_up(seed, count=7):
         )
         for node in graph.nodes
     ]
-    predictor = Predictor(graph, ModelCosts(tuple(costs), sizes, frozenset(sizes)), 4)
-    predictor.cuts = list(range(count + 1))
-    return predictor
+    costs_of_all = ModelCosts(tuple(costs), sizes, frozenset(sizes))
+    return Predictor(graph, costs_of_all, 4, range(count + 1))
 
 
 def every_plan(count):
@@ -259,6 +259,13 @@ class Frozen(Encoder):
         return super().call(self.norm(x, training=False), training)
 
 
+class Reshaped(Encoder):
+    """It tells the size of the batch, which is open where it is traced."""
+
+    def call(self, x, training=None):
+        return super().call(keras.ops.reshape(x, (keras.ops.shape(x)[0], 16)), training)
+
+
 class InTensorFlow(Encoder):
     def call(self, x, training=None):
         return super().call(tf.math.sin(x), training)
@@ -282,7 +289,9 @@ def test_a_layer_that_only_calls_others_is_cut_inside(policy, kind):
     assert recompute.verify(model, plan, np.ones((64, 16)), np.ones((64, 3))).exact
 
 
-@pytest.mark.parametrize("kind", [Scaled, Noisy, Penalized, Frozen, Undecided, InTensorFlow])
+@pytest.mark.parametrize(
+    "kind", [Scaled, Noisy, Penalized, Frozen, Undecided, Reshaped, InTensorFlow]
+)
 def test_a_layer_that_does_more_is_one_operation(kind):
     model = encoded(kind)
     plan = recompute.plan(model, 512)
@@ -292,7 +301,7 @@ def test_a_layer_that_does_more_is_one_operation(kind):
     assert model.losses == []
 
 
-def test_a_tied_weight_is_named_where_nothing_can_be_cut():
+def tied_in_branches():
     inputs, tied = [keras.Input((16,)), keras.Input((16,))], layers.Dense(16, name="tied")
     ends = []
     for one in inputs:
@@ -300,11 +309,31 @@ def test_a_tied_weight_is_named_where_nothing_can_be_cut():
         for _ in range(4):
             x = layers.Dense(16, "gelu")(x)
         ends.append(x)
-    plan = recompute.plan(keras.Model(inputs, tied(layers.Add()(ends))), 512)
-    assert "branches that use the weight 'tied/" in str(plan)
+    model = keras.Model(inputs, tied(layers.Add()(ends)))
+    model.compile("sgd", "mse")
+    return model
 
 
-@pytest.mark.parametrize("kind", [Scaled, Frozen, Undecided, InTensorFlow])
+def test_a_sum_is_reordered_where_else_nothing_is_saved():
+    model, x = tied_in_branches(), np.random.default_rng(0).normal(size=(64, 16))
+    for each in (recompute.plan(model, 512), recompute.front(model, 512)[-1]):
+        assert each.peak_bytes < 0.9 * each.plain_peak_bytes
+        assert "branches that use the weight 'tied/" in each.reordered
+        assert f"to rounding: {each.reordered}" in str(each)
+        report = recompute.verify(model, each, [x, x[::-1]], x)
+        assert max(report.loss, report.gradients, report.weights, report.state) < 1e-6
+    unsaid = dataclasses.replace(each, reordered="")
+    with pytest.raises(RecomputeError, match="summed in another order"):
+        recompute.apply(model, unsaid)
+
+
+def test_a_budget_is_met_in_another_order_only_if_it_must_be():
+    model = tied_in_branches()
+    assert recompute.plan(model, 512, "budget", kept_share=1.0).reordered == ""
+    assert recompute.plan(model, 512, "budget", kept_share=0.6).reordered
+
+
+@pytest.mark.parametrize("kind", [Scaled, Frozen, Undecided, Reshaped, InTensorFlow])
 def test_a_layer_that_does_more_is_recomputed_whole(kind):
     model = encoded(kind)
     plan = recompute.plan(model, 512, "manual", layers=["encoder"])

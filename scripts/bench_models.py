@@ -9,6 +9,7 @@ measured), seconds of a step of the plan over those of a plain one, and whether 
 
 import os
 import sys
+from functools import partial
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
@@ -27,12 +28,13 @@ IDS = rng.integers(0, VOCABULARY, (BATCH, LENGTH))
 MASK = np.ones((BATCH, LENGTH), "int32")
 TOKENS = {"token_ids": IDS, "padding_mask": MASK}
 PAIRS = {**TOKENS, "segment_ids": np.zeros((BATCH, LENGTH), "int32")}
-SEQUENCES = {
-    "encoder_token_ids": IDS,
-    "encoder_padding_mask": MASK,
-    "decoder_token_ids": IDS,
-    "decoder_padding_mask": MASK,
-}
+DECODED = {"decoder_token_ids": IDS, "decoder_padding_mask": MASK}
+SEQUENCES = {"encoder_token_ids": IDS, "encoder_padding_mask": MASK, **DECODED}
+PLACES = np.tile(np.arange(4), (BATCH, 1))
+SOUND = rng.normal(size=(BATCH, 2 * LENGTH, 16)).astype("float32")
+FEATURES = rng.normal(size=(BATCH, LENGTH, 64)).astype("float32")
+LARGE = rng.random((BATCH, 64, 64, 3)).astype("float32")
+AREAS = np.eye(2, dtype="float32")[rng.integers(0, 2, (BATCH, 64, 64))]
 IMAGES = rng.random((BATCH, 32, 32, 3)).astype("float32")
 LABELS = np.arange(BATCH) % 2
 NARROW = {"hidden_dim": 64, "intermediate_dim": 128}
@@ -100,6 +102,168 @@ def vit():
     return models.ViTImageClassifier(backbone, num_classes=2, preprocessor=None)
 
 
+def classifier(kind, **settings):
+    backbone = getattr(models, f"{kind}Backbone")(**TEXT, **{**HEADS, **settings})
+    return getattr(models, f"{kind}TextClassifier")(backbone, num_classes=2, preprocessor=None)
+
+
+def causal(kind, **settings):
+    backbone = getattr(models, f"{kind}Backbone")(**TEXT, **settings)
+    return getattr(models, f"{kind}CausalLM")(backbone, preprocessor=None)
+
+
+def albert():
+    return classifier("Albert", embedding_dim=32)
+
+
+def electra():
+    backbone = models.ElectraBackbone(**TEXT, **HEADS, embedding_dim=32)
+    return with_loss(keras.Model(backbone.input, backbone.output["sequence_output"]))
+
+
+def opt():
+    return causal("OPT", **HEADS)
+
+
+def bloom():
+    return causal("Bloom", num_heads=4)
+
+
+def gpt_neo_x():
+    return causal("GPTNeoX", num_heads=4)
+
+
+def falcon():
+    backbone = models.FalconBackbone(
+        **{**TEXT, "num_attention_heads": 4}, attention_dropout_rate=0, feedforward_dropout_rate=0
+    )
+    return models.FalconCausalLM(backbone, preprocessor=None)
+
+
+def phi3():
+    return causal("Phi3", **QUERIES)
+
+
+def qwen():
+    return causal("Qwen", **QUERIES)
+
+
+def masked():
+    return models.BertMaskedLM(models.BertBackbone(**TEXT, **HEADS), preprocessor=None)
+
+
+def with_loss(model):
+    model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+    return model
+
+
+def t5():
+    backbone = models.T5Backbone(**TEXT, num_heads=4, dropout=0.0)
+    decoded = backbone.output["decoder_sequence_output"]
+    return with_loss(keras.Model(backbone.input, backbone.token_embedding(decoded, reverse=True)))
+
+
+def whisper():
+    backbone = models.WhisperBackbone(
+        **TEXT,
+        num_heads=4,
+        num_mels=16,
+        max_encoder_sequence_length=2 * LENGTH,
+        max_decoder_sequence_length=LENGTH,
+        dropout=0.0,
+    )
+    decoded = backbone.output["decoder_sequence_output"]
+    return with_loss(keras.Model(backbone.input, backbone.token_embedding(decoded, reverse=True)))
+
+
+def densenet():
+    backbone = models.DenseNetBackbone(
+        stackwise_num_repeats=[6, 6], compression_ratio=0.5, growth_rate=16, image_shape=(32, 32, 3)
+    )
+    return models.DenseNetImageClassifier(backbone, num_classes=2, preprocessor=None)
+
+
+def segformer():
+    encoder = models.MiTBackbone(
+        layerwise_depths=[3, 3, 3, 3],
+        num_layers=4,
+        hidden_dims=[16, 32, 48, 64],
+        layerwise_num_heads=[1, 1, 2, 2],
+        layerwise_sr_ratios=[8, 4, 2, 1],
+        layerwise_patch_sizes=[7, 3, 3, 3],
+        layerwise_strides=[4, 2, 2, 2],
+        max_drop_path_rate=0.0,
+        image_shape=(64, 64, 3),
+    )
+    backbone = models.SegFormerBackbone(image_encoder=encoder, projection_filters=32)
+    return models.SegFormerImageSegmenter(backbone, num_classes=2, preprocessor=None)
+
+
+def deeplab():
+    encoder = models.ResNetBackbone(
+        input_conv_filters=[64],
+        input_conv_kernel_sizes=[7],
+        stackwise_num_filters=[64, 64],
+        stackwise_num_blocks=[3, 3],
+        stackwise_num_strides=[1, 2],
+        block_type="basic_block",
+        image_shape=(64, 64, 3),
+    )
+    backbone = models.DeepLabV3Backbone(
+        image_encoder=encoder,
+        low_level_feature_key="P2",
+        spatial_pyramid_pooling_key="P3",
+        dilation_rates=[6, 12],
+        upsampling_size=2,
+        projection_filters=16,
+        image_shape=(64, 64, 3),
+    )
+    return models.DeepLabV3ImageSegmenter(backbone, num_classes=2, preprocessor=None)
+
+
+def application(name, size=32):
+    model = getattr(keras.applications, name)(weights=None, input_shape=(size, size, 3), classes=2)
+    return with_loss(model)
+
+
+def unet():
+    inputs = keras.Input((64, 64, 3))
+    x, kept = inputs, []
+    for filters in (16, 32, 64):
+        for _ in range(2):
+            x = keras.layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+        kept.append(x)
+        x = keras.layers.MaxPooling2D()(x)
+    for filters in (64, 32, 16):
+        x = keras.layers.UpSampling2D()(x)
+        x = keras.layers.Concatenate()([x, kept.pop()])
+        for _ in range(2):
+            x = keras.layers.Conv2D(filters, 3, padding="same", activation="relu")(x)
+    model = keras.Model(inputs, keras.layers.Conv2D(2, 1, activation="softmax")(x))
+    model.compile("adam", "categorical_crossentropy")
+    return model
+
+
+def mixer():
+    x = inputs = keras.Input((LENGTH, 64))
+    for _ in range(DEPTH):
+        one = keras.layers.Permute((2, 1))(keras.layers.LayerNormalization()(x))
+        one = keras.layers.Dense(LENGTH)(keras.layers.Dense(128, "gelu")(one))
+        x = keras.layers.Add()([x, keras.layers.Permute((2, 1))(one)])
+        one = keras.layers.Dense(128, "gelu")(keras.layers.LayerNormalization()(x))
+        x = keras.layers.Add()([x, keras.layers.Dense(64)(one)])
+    return with_loss(
+        keras.Model(inputs, keras.layers.Dense(2)(keras.layers.GlobalAveragePooling1D()(x)))
+    )
+
+
+def lstm():
+    x = inputs = keras.Input((LENGTH, 64))
+    for _ in range(4):
+        x = keras.layers.LSTM(64, return_sequences=True)(x)
+    return with_loss(keras.Model(inputs, keras.layers.Dense(2)(x[:, -1])))
+
+
 def resnet():
     backbone = models.ResNetBackbone(
         input_conv_filters=[64],
@@ -116,7 +280,18 @@ def resnet():
 # a model joins by one line: how it is built, a batch of inputs, its labels
 MODELS = {
     "bert": (bert, PAIRS, LABELS),
+    "bert masked": (masked, {**PAIRS, "mask_positions": PLACES}, IDS[:, :4]),
     "roberta": (roberta, TOKENS, LABELS),
+    "distilbert": (partial(classifier, "DistilBert"), TOKENS, LABELS),
+    "albert": (albert, PAIRS, LABELS),
+    "deberta": (partial(classifier, "DebertaV3", bucket_size=16), TOKENS, LABELS),
+    "electra": (electra, PAIRS, IDS % 64),
+    "opt": (opt, TOKENS, IDS),
+    "bloom": (bloom, TOKENS, IDS),
+    "gpt_neo_x": (gpt_neo_x, TOKENS, IDS),
+    "falcon": (falcon, TOKENS, IDS),
+    "phi3": (phi3, TOKENS, IDS),
+    "qwen": (qwen, TOKENS, IDS),
     "gpt2": (gpt2, TOKENS, IDS),
     "llama": (llama, TOKENS, IDS),
     "mistral": (mistral, TOKENS, IDS),
@@ -124,11 +299,23 @@ MODELS = {
     "gemma_lora": (gemma_lora, TOKENS, IDS),
     "mixtral": (mixtral, TOKENS, IDS),
     "bart": (bart, SEQUENCES, IDS),
+    "t5": (t5, SEQUENCES, IDS),
+    "whisper": (whisper, {**DECODED, "encoder_features": SOUND}, IDS),
     "vit": (vit, IMAGES, LABELS),
     "resnet": (resnet, IMAGES, LABELS),
+    "densenet": (densenet, IMAGES, LABELS),
+    "segformer": (segformer, LARGE, AREAS),
+    "deeplab": (deeplab, LARGE, AREAS),
+    "unet": (unet, LARGE, AREAS),
+    "ResNet50": (partial(application, "ResNet50"), IMAGES, LABELS),
+    "MobileNetV3Small": (partial(application, "MobileNetV3Small"), IMAGES, LABELS),
+    "EfficientNetB0": (partial(application, "EfficientNetB0"), IMAGES, LABELS),
+    "ConvNeXtTiny": (partial(application, "ConvNeXtTiny"), IMAGES, LABELS),
+    "mixer": (mixer, FEATURES, LABELS),
+    "lstm": (lstm, FEATURES, LABELS),
 }
-COLUMNS = ("model", "parameters", "operations", "plain MB (predicted)", "planned MB (predicted)")
-HEAD = f"| {' | '.join(COLUMNS)} | time | exact |"
+COLUMNS = ("model", "parameters", "segments", "plain MB (predicted)", "planned MB (predicted)")
+HEAD = f"| {' | '.join(COLUMNS)} | time | equal to |"
 
 
 def megabytes(count):
@@ -141,14 +328,14 @@ def row(name):
     model = build()
     plain, plan = (recompute.plan(model, BATCH, kind, x=x) for kind in ("none", "minimal"))
     measured = [recompute.measure(model, each, x, y) for each in (plain, plan)]
-    exact = recompute.verify(model, plan, x, y).exact
+    report = recompute.verify(model, plan, x, y)
+    largest = max(report.loss, report.gradients, report.weights, report.state)
     cells = [
         f"{each.measured_peak_bytes / 1e6:,.1f} ({megabytes(each.peak_bytes)})" for each in measured
     ]
     time = measured[1].measured_seconds / measured[0].measured_seconds
-    operations = sum(segment.operations for segment in plan.segments)
-    words = f"| {name} | {model.count_params():,} | {operations} | {cells[0]} | {cells[1]} "
-    return f"{words}| {time:.2f}x | {'yes' if exact else 'NO'} |"
+    words = f"| {name} | {model.count_params():,} | {len(plan.segments)} | {cells[0]} | {cells[1]} "
+    return f"{words}| {time:.2f}x | {'the bit' if report.exact else f'{largest:.0e}'} |"
 
 
 def main():
@@ -156,7 +343,10 @@ def main():
     print("|---" * 7 + "|")
     for name in sys.argv[1:] or MODELS:
         keras.backend.clear_session()
-        print(row(name), flush=True)
+        try:
+            print(row(name), flush=True)
+        except Exception as error:
+            print(f"| {name} | {type(error).__name__}: {str(error)[:200]!r} |", flush=True)
 
 
 if __name__ == "__main__":

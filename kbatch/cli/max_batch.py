@@ -103,6 +103,10 @@ class MaxBatchOptions:
         ),
     ] = None
     ceiling: Annotated[int | None, typer.Option(**WHOLE, help="Largest batch size to try.")] = None
+    lengths: Annotated[
+        str | None,
+        typer.Option(help="A row for each length of the examples, such as 128,256,512 tokens."),
+    ] = None
     loss: Annotated[
         str | None,
         typer.Option(help="Loss by Keras' name, if the function does not compile the model."),
@@ -150,6 +154,15 @@ def max_batch(options: MaxBatchOptions) -> None:
         answer(options, new_console())
 
 
+def _lengths(text: str | None) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(",")) if text else ()
+    except ValueError as error:
+        raise SearchError(
+            "--lengths must be whole numbers, with commas between", text, "Pass 128,256,512, say"
+        ) from error
+
+
 SHARE = 0.9  # of the best speed, which the sentence names a batch size for; chosen by hand
 
 
@@ -163,7 +176,8 @@ def answer(options: MaxBatchOptions, console: Console) -> None:
     build, example = imported(options.build), _example(options.shape, options.dtype)
     axes = options.axis_values()
     rows = math.prod(len(values) for values in axes.values())
-    several = options.table or rows > 1
+    lengths = _lengths(options.lengths)
+    several = options.table or rows > 1 or bool(lengths)
     if several and (options.accumulation > 1 or options.sizes != "any"):
         raise SearchError(
             "--table must come without --accumulation and --sizes",
@@ -183,7 +197,8 @@ def answer(options: MaxBatchOptions, console: Console) -> None:
             "on_probe": probe_lines,
         }
         if space is not None:
-            table = max_batches(build, example, space=space, on_row=probe_lines.row, **common)
+            of_rows: dict[str, Any] = {"lengths": lengths, "on_row": probe_lines.row}
+            table = max_batches(build, example, space=space, **of_rows, **common)
             said = str(table)
         else:
             recipe = _recipe(axes, options.accumulation)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kbatch import plain_text
-from kbatch.errors import RecordError
+from kbatch.errors import MemoryLimitError, RecordError
 from kbatch.plain_text import Whole
 from kbatch.recipe import Recipe
 from kbatch.records import project
@@ -228,6 +228,7 @@ class Row:
         why_failing: String, the error at `first_failing` where it does not name memory; else `""`.
         first_peak_bytes: Integer, peak bytes of the first step on a GPU, which `peak_bytes` leaves
             out; else 0.
+        length: Integer, length of the examples, in a table of several; else 0.
     """
 
     combination: Combination
@@ -238,6 +239,7 @@ class Row:
     confirmed_steps: Whole
     why_failing: str = ""
     first_peak_bytes: Whole = 0
+    length: Whole = 0
 
     @property
     def policy(self) -> str:
@@ -278,7 +280,8 @@ class Row:
         return plain_text.read_json(cls, _by_combination(fields), _no_table)
 
     def __str__(self) -> str:
-        text = f"{self.combination}: {self.batch_size}"
+        at = f" at length {self.length}" if self.length else ""
+        text = f"{self.combination}{at}: {self.batch_size}"
         if self.why_failing and self.first_failing is not None:
             text += f" ({too_large(self.first_failing, self.why_failing)})"
         return text
@@ -286,7 +289,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """One row per combination; iterate over it for the rows.
+    """One row per combination, and length if several were asked for; iterate over it for the rows.
 
     Attributes:
         rows: Tuple of `Row`.
@@ -314,8 +317,45 @@ class Table:
         return len(self.rows)
 
     def row(self, combination: Combination) -> Row | None:
-        """The row of a combination, or `None` if the table has none."""
-        return next((row for row in self.rows if row.combination == combination), None)
+        """The row of a combination, of the longest examples; `None` if the table has none."""
+        rows = [row for row in self.rows if row.combination == combination]
+        return max(rows, key=lambda row: row.length, default=None)
+
+    def buckets(self, combination: Combination | None = None) -> dict[str, list[int]]:
+        """Return the buckets that `tf.data.Dataset.bucket_by_sequence_length` takes.
+
+        Use it to train on examples of very different lengths: a batch of short ones then holds
+        more of them. Each bucket is padded to its longest example, and its batch size fits.
+        Examples that are longer than the table's longest must be cut before.
+
+        Args:
+            combination: `Combination` of the rows. Defaults to that of the first.
+
+        Returns:
+            Dict of `bucket_boundaries` and `bucket_batch_sizes`.
+
+        Raises:
+            MemoryLimitError: If the table has no lengths for it, or one of them does not fit.
+
+        Example:
+        ```python
+        table = kbatch.max_batches(build, x, y, space, "8GB", lengths=(128, 256, 512))
+        data = data.bucket_by_sequence_length(lambda x, y: tf.size(x), **table.buckets())
+        ```
+        """
+        wanted = combination or self.rows[0].combination
+        rows = [row for row in self.rows if row.combination == wanted and row.length]
+        if not rows or not all(row.batch_size for row in rows):
+            raise MemoryLimitError(
+                "Buckets must come from a table of lengths, each of which fits",
+                f"{[str(row) for row in rows]} for {wanted}",
+                "Pass lengths= to kbatch.max_batches, or leave the longest out",
+            )
+        rows.sort(key=lambda row: row.length)
+        return {
+            "bucket_boundaries": [row.length + 1 for row in rows[:-1]],
+            "bucket_batch_sizes": [row.batch_size for row in rows],
+        }
 
     @property
     def frame(self) -> pandas.DataFrame:
@@ -360,17 +400,13 @@ class Table:
         ]
 
     def _repr_html_(self) -> str:
-        head = ["recipe", "largest batch", "accumulating", "peak MB"]
-        rows = [
-            [
-                row.combination,
-                row.batch_size or "none fits",
-                row.accumulated_batch_size or "none fits",
-                f"{row.peak_bytes / 1e6:,.0f}",
-            ]
-            for row in self
-        ]
-        return TextTable(head, rows).html([self._note()])
+        rows = [[row.combination, *_cells(row)] for row in self]
+        return TextTable(["recipe", *self._headings], rows).html([self._note()])
+
+    @property
+    def _headings(self) -> list[str]:
+        length = ["length"] if any(row.length for row in self) else []
+        return [*length, "largest batch", "accumulating", "peak MB"]
 
     def __str__(self) -> str:
         later = self._later_axes()
@@ -382,19 +418,24 @@ class Table:
                 "yes" if row.jit_compile else "no",
                 row.recompute,
                 *(getattr(row.combination, name) for name in later),
-                row.batch_size or "none fits",
-                row.accumulated_batch_size or "none fits",
-                f"{row.peak_bytes / 1e6:,.0f}",
+                *_cells(row),
             )
             for row in self.rows
         ]
-        headings = (*left, "largest batch", "accumulating", "peak MB")
+        headings = (*left, *self._headings)
         return TextTable(headings, cells, left).text([self._note()])
 
     def _note(self) -> str:
         trained = f"{self.executed_probes} batch sizes trained, {self.seconds:.0f} s"
         at = f" at {self.shape}" if self.shape else ""
         return f"limit {self.limit_bytes / 1e6:,.0f} MB{at}; {trained}"
+
+
+def _cells(row: Row) -> list[Any]:
+    """What a table shows of a row behind its recipe."""
+    length = [row.length] if row.length else []
+    sizes = [size or "none fits" for size in (row.batch_size, row.accumulated_batch_size)]
+    return [*length, *sizes, f"{row.peak_bytes / 1e6:,.0f}"]
 
 
 def _by_combination(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,11 +5,18 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kbatch.data import VALIDATION_BATCH_SIZE
-from kbatch.errors import MemoryLimitError, ModelError, NoMemoryLimitError, in_one_frame
+from kbatch.errors import (
+    DataError,
+    MemoryLimitError,
+    ModelError,
+    NoMemoryLimitError,
+    in_one_frame,
+)
 from kbatch.memory import _cache
 from kbatch.memory._estimate import SpeedBound
 from kbatch.memory._find import FinderArguments, WorkerOptions, lower_size, parted, room
@@ -25,10 +32,18 @@ from kbatch.memory._search import (
     nothing_fits,
     predict,
 )
-from kbatch.memory._workload import Workload, check_size, pipelines, surveyed
+from kbatch.memory._workload import (
+    Workload,
+    check_size,
+    leaves,
+    longest_of,
+    nested,
+    pipelines,
+    surveyed,
+)
 from kbatch.model_spec import ModelSpec, shows
 from kbatch.recipe import Recipe
-from kbatch.recipe_words import PLAIN
+from kbatch.recipe_words import PLAIN, whole_number
 from kbatch.runtime import device, device_memory
 from kbatch.space import Combination, Space, combinations
 
@@ -36,20 +51,35 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
+@dataclass(frozen=True)
+class Case:
+    """What a row of the table is for."""
+
+    workload: Workload
+    length: int = 0  # of the examples, where a table has several
+
+    @property
+    def key(self) -> tuple[Combination, int]:
+        """What tells it from the others of a table."""
+        return Combination.of(self.workload.recipe), self.length
+
+
 class TableSearch:
-    """Finds the largest batch of every combination."""
+    """Finds the largest batch of every combination, at each length of the data."""
 
     def __init__(
         self,
-        workload: Workload,
+        workloads: Mapping[int, Workload],
         augmentation: str,
         make_prober: Callable[[Workload], Prober],
         limit_bytes: int | None,
         ceiling: int | None,
         on_row: Callable[[Row], None] | None = None,
     ) -> None:
-        self._workload, self._augmentation = workload, augmentation
+        self._workloads, self._augmentation = workloads, augmentation
         self._make_prober, self._on_row = make_prober, on_row
+        self._ceiling = ceiling
+        self._fast: int | None = None  # examples, times their length, from which speed is flat
         # A search validates with batches of this size, whatever it trains with.
         self._options = SizeOptions(ceiling, validation_batch_size=VALIDATION_BATCH_SIZE)
         self._limit_bytes = limit_bytes or 0
@@ -58,10 +88,10 @@ class TableSearch:
     def table(self, combinations: list[Combination]) -> Table:
         """Return the table of these combinations."""
         began = time.perf_counter()
-        rows: dict[Combination, Row] = {}
-        for recipes in self._groups(combinations):
-            for row in self._rows(recipes):
-                rows[row.combination] = row
+        rows: dict[tuple[Combination, int], Row] = {}
+        for cases in self._groups(combinations):
+            for row in self._rows(cases):
+                rows[row.combination, row.length] = row
                 if self._on_row:
                     self._on_row(row)
         if not any(row.batch_size for row in rows.values()):
@@ -71,7 +101,7 @@ class TableSearch:
                 "Raise the limit, or take a smaller model",
             )
         return Table(
-            tuple(rows[combination] for combination in combinations),
+            tuple(rows[each, length] for each in combinations for length in self._workloads),
             self._limit_bytes,
             self._augmentation,
             self._executed,
@@ -79,8 +109,8 @@ class TableSearch:
             time.perf_counter() - began,
         )
 
-    def _groups(self, combinations: list[Combination]) -> Iterator[list[Recipe]]:
-        """Recipes that share what one probe shows: a policy, and TensorFlow alone or XLA."""
+    def _groups(self, combinations: list[Combination]) -> Iterator[list[Case]]:
+        """Cases that share what one probe shows: a policy, and TensorFlow alone or XLA."""
         for policy in dict.fromkeys(each.policy for each in combinations):
             for jit in (False, True):
                 group = [
@@ -88,34 +118,46 @@ class TableSearch:
                     for each in combinations
                     if (each.policy, each.jit_compile) == (policy, jit)
                 ]
+                cases = [case for each in group for case in self._cases(each)]
                 if jit:  # XLA's prediction is exact: nothing to share
-                    yield from ([recipe_of(each, self._augmentation)] for each in group)
-                elif group:
-                    yield [recipe_of(each, self._augmentation) for each in group]
+                    yield from ([case] for case in cases)
+                elif cases:
+                    yield cases
 
-    def _rows(self, recipes: list[Recipe]) -> Iterator[Row]:
-        """Rows of recipes that share the correction by the first one's probes."""
-        prober = self._make_prober(self._workload.of(recipes[0]))
+    def _cases(self, combination: Combination) -> list[Case]:
+        """The cases of a combination, the longest examples first."""
+        recipe = recipe_of(combination, self._augmentation)
+        lengths = sorted(self._workloads, reverse=True)
+        return [Case(self._workloads[length].of(recipe), length) for length in lengths]
+
+    def _rows(self, cases: list[Case]) -> Iterator[Row]:
+        """Rows of cases that share the correction by the first one's probes."""
+        prober = self._make_prober(cases[0].workload)
         try:
-            approaches = list(self._approaches(prober, recipes))
-            for number, (recipe, known) in enumerate(zip(recipes, approaches, strict=True)):
+            approaches = list(self._approaches(prober, cases))
+            for number, (case, known) in enumerate(zip(cases, approaches, strict=True)):
                 if known is None:
-                    yield _none(recipe)
+                    yield _none(case)
                     continue
                 if number:
                     prober.close()
-                    prober = self._make_prober(self._workload.of(recipe))
-                else:
-                    prober.another(self._workload.of(recipe))
-                yield self._row(recipe, known, prober)
+                    prober = self._make_prober(case.workload)
+                self._turn_to(case, prober)
+                yield self._row(case, known, prober)
         finally:
             prober.close()
 
-    def _approaches(self, prober: Prober, recipes: list[Recipe]) -> Iterator[Approach | None]:
-        """Where each recipe's confirmation begins; `None` if its model itself does not fit."""
+    def _turn_to(self, case: Case, prober: Prober) -> None:
+        """Go on with another case, whose examples may be shorter."""
+        prober.another(case.workload)
+        fast = None if self._fast is None else -(-self._fast // max(1, case.length))
+        self._options = dataclasses.replace(self._options, ceiling=lower_size(self._ceiling, fast))
+
+    def _approaches(self, prober: Prober, cases: list[Case]) -> Iterator[Approach | None]:
+        """Where each case's confirmation begins; `None` if its model itself does not fit."""
         scale: tuple[float, float] | None = None
-        for recipe in recipes:
-            prober.another(self._workload.of(recipe))
+        for case in cases:
+            self._turn_to(case, prober)
             try:
                 prediction = predict(prober, self._options)
             except NoMemoryLimitError:
@@ -128,32 +170,33 @@ class TableSearch:
                 self._compilations += prediction.compiled.compilations
             if scale is not None:
                 known = self._computed(prediction, scale)
-                yield self._with_accumulating(prober, recipe, known, scale)
+                yield self._with_accumulating(prober, case, known, scale)
                 continue
             known = approach(prober, prediction, self._options)
             self._executed += len(known.speed.probes) + len(known.result.probes)
-            self._options = dataclasses.replace(
-                self._options, ceiling=known.speed.lowered(self._options.largest)
-            )
+            if known.speed.flat is not None:
+                self._fast = known.speed.flat * max(1, case.length)
+                self._turn_to(case, prober)
             scale = self._scale(known)
             known = dataclasses.replace(known, prediction=_scaled(prediction, scale))
-            yield self._with_accumulating(prober, recipe, known, scale)
+            yield self._with_accumulating(prober, case, known, scale)
 
     def _with_accumulating(
-        self, prober: Prober, recipe: Recipe, known: Approach, scale: tuple[float, float]
+        self, prober: Prober, case: Case, known: Approach, scale: tuple[float, float]
     ) -> Approach:
         """An approach with the largest micro-batch that its prediction allows.
 
         A step that takes a micro-batch holds one more gradient. A step that takes the whole batch
         holds all examples of it besides: it is predicted with the most passes.
         """
+        recipe = case.workload.recipe
         if recipe.training == PLAIN:
             added_bytes = known.prediction.model.gradient_bytes
             return dataclasses.replace(
                 known, accumulating=self._largest(known.prediction, added_bytes)
             )
         many = dataclasses.replace(recipe, batch_size=MOST_STEPS, micro_batch_size=1)
-        prober.another(self._workload.of(many))
+        prober.another(case.workload.of(many))
         try:
             prediction = _scaled(predict(prober, self._options), scale)
         except (MemoryLimitError, ModelError):  # a model too large, or one that cannot accumulate
@@ -194,8 +237,8 @@ class TableSearch:
             size = prediction.compiled.batch_size
         return min(self._options.largest, prediction.most_examples, size)
 
-    def _row(self, recipe: Recipe, known: Approach, prober: Prober) -> Row:
-        """The row of a recipe, once its size has trained with memory to spare."""
+    def _row(self, case: Case, known: Approach, prober: Prober) -> Row:
+        """The row of a case, once its size has trained with memory to spare."""
         result = conclude(prober, known, self._options)
         self._executed += len(result.confirmations)
         larger = self._larger(known, result)
@@ -204,9 +247,9 @@ class TableSearch:
         if not result.batch_size:
             if result.last is not None and result.last.ended in SUSPECTS:
                 raise nothing_fits(result.last, known.prediction.model)
-            return _none(recipe)
+            return _none(case)
         return Row(
-            Combination.of(recipe),
+            case.key[0],
             result.batch_size,
             self._accumulated(known, result.batch_size),
             result.peak_bytes,
@@ -214,6 +257,7 @@ class TableSearch:
             result.confirmed_steps,
             result.why_failing,
             result.first_peak_bytes,
+            case.length,
         )
 
     def _larger(self, known: Approach, result: SearchResult) -> int:
@@ -252,9 +296,10 @@ def _scaled(prediction: Prediction, scale: tuple[float, float]) -> Prediction:
     return dataclasses.replace(prediction, need=prediction.need.scaled(*scale))
 
 
-def _none(recipe: Recipe) -> Row:
-    """The row of a recipe that does not train one example within the limit."""
-    return Row(Combination.of(recipe), 0, 0, 0, 1, 0)
+def _none(case: Case) -> Row:
+    """The row of a case that does not train one example within the limit."""
+    combination, length = case.key
+    return Row(combination, 0, 0, 0, 1, 0, length=length)
 
 
 @shows(ModelSpec, WorkerOptions)
@@ -268,6 +313,7 @@ def max_batches(
     ceiling: int | None = None,
     *,
     shape: Any = None,
+    lengths: Sequence[int] = (),
     on_row: Callable[[Row], None] | None = None,
     project: str | os.PathLike[str] | None = None,
     **arguments: Unpack[FinderArguments],
@@ -290,6 +336,9 @@ def max_batches(
         memory_limit: See `kbatch.find_max_batch`.
         ceiling: Integer, the largest batch size to try. Optional.
         shape: See `kbatch.find_max_batch`.
+        lengths: Integers, such as `(128, 256, 512)`, for a row at each: the first size of each
+            input, as of texts of so many tokens. `Table.buckets` makes batches of them. A search
+            that is given the table keeps to the longest. Optional.
         on_row: Function called with every `Row`. Optional.
         project: Folder of a search's KerasTuner project. If the search began with a table, that
             table is returned and nothing is measured, whatever else is passed: a resumed search
@@ -319,6 +368,8 @@ def max_batches(
     sample, examples, at = surveyed(x, y, shape)
     own = pipelines(space.augmentation)
     workload = Workload(spec, sample, reserved=space.reserved, pipelines=own, at=at)
+    workloads = _by_length(workload, lengths)
+    workload = workloads[max(workloads)]
     limit_bytes = device_memory.checked_limit(memory_limit)
     most = lower_size(check_size("ceiling", ceiling), examples)
     space, augmentation, models = _models(workload, space, limit_bytes, worker)
@@ -329,7 +380,7 @@ def max_batches(
             "under": space.augmentation,
             **room(limit_bytes),
             "ceiling": most,
-            "shapes": workload.shapes,
+            "shapes": [each.shapes for each in workloads.values()],
             "models": models,
         }
     )
@@ -341,10 +392,40 @@ def max_batches(
     def make_prober(workload: Workload) -> Prober:
         return Prober(workload, limit_bytes, worker.timeout_seconds, shown_lines(worker.on_probe))
 
-    search = TableSearch(workload, augmentation, make_prober, limit_bytes, most, on_row)
+    search = TableSearch(workloads, augmentation, make_prober, limit_bytes, most, on_row)
     table = dataclasses.replace(search.table(combinations(space)), shape=workload.at)
     _cache.save(name, table.to_dict())
     return table
+
+
+def _by_length(workload: Workload, lengths: Sequence[int]) -> dict[int, Workload]:
+    """The workload at each length; under 0 as it is, if none is named."""
+    if isinstance(lengths, str) or not all(whole_number(length) for length in lengths):
+        raise MemoryLimitError(
+            "`lengths` must be whole numbers of at least 1", lengths, "Pass (128, 256), say"
+        )
+    found = {}
+    for length in sorted({*lengths}):
+        sample = _of_length(workload.sample, length)
+        found[length] = dataclasses.replace(workload, sample=sample, at="")
+    return found or {0: workload}
+
+
+def _of_length(sample: tuple[Any, ...], length: int) -> tuple[Any, ...]:
+    """A sample whose inputs are so long; labels that are as long as the inputs follow."""
+    inputs = list(leaves(sample[0])) if sample else []
+    if len({part.shape[1] for part in inputs if part.ndim > 1}) != 1:
+        raise DataError(
+            "`lengths` must come with inputs of one length each, such as tokens",
+            [part.shape[1:] for part in inputs] or "no data",
+            "Pass x of such inputs, or shape=; else call find_max_batch for each shape",
+        )
+
+    def shape_of(part: Any) -> tuple[int, ...]:
+        return (length, *part.shape[2:]) if part.ndim > 1 else part.shape[1:]
+
+    shape = longest_of(None, sample, nested(sample[0], shape_of))
+    return sample if shape is None else shape.of(sample)
 
 
 def _models(

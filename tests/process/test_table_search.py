@@ -1,15 +1,21 @@
 """A table and the finder share one search: with one row their answers are the same."""
 
+import dataclasses
+import json
 import random
+import re
 
+import numpy as np
 import pytest
 from fake_prober import LIMIT, FakeProber, line, plain
 
+import kbatch
 from kbatch import Recipe
 from kbatch.data import VALIDATION_BATCH_SIZE
-from kbatch.errors import MemoryLimitError, ModelError
+from kbatch.errors import DataError, MemoryLimitError, ModelError
+from kbatch.memory._estimate import SIZES
 from kbatch.memory._find import find
-from kbatch.memory._max_batch import MARGINS, recipe_of
+from kbatch.memory._max_batch import MARGINS, Table, recipe_of
 from kbatch.memory._micro_batch import MOST_STEPS
 from kbatch.memory._search import Need, SizeOptions
 from kbatch.memory._table import TableSearch
@@ -41,7 +47,8 @@ def table_of(combinations, needs, predicted, log, ceiling=None, kind=FakeProber)
         return kind(workload, needs, predicted, log, USABLE)
 
     workload = workload_of(combinations[0])
-    return TableSearch(workload, "none", make_prober, LIMIT, ceiling).table(combinations)
+    workloads = {0: workload}
+    return TableSearch(workloads, "none", make_prober, LIMIT, ceiling).table(combinations)
 
 
 @pytest.mark.parametrize("jit_compile", [False, True])
@@ -85,6 +92,65 @@ def test_computed_rows_are_confirmed_and_near_brute_force(seed):
     assert adam.batch_size >= 0.85 * truth - 2
     assert 0 <= adam.accumulated_batch_size <= adam.batch_size <= sgd.batch_size
     assert [what for what, _ in log].count("probe") <= 7  # the second row is not probed
+
+
+@pytest.mark.parametrize("seed", range(30))
+@pytest.mark.parametrize("jit_compile", [False, True])
+def test_the_rows_of_lengths_are_near_brute_force(jit_compile, seed):
+    """An example needs bytes that grow with the square of its length."""
+    need, prediction = curves(seed)
+
+    def at(curve, workload):
+        longer = (len(workload.sample[0][0]) / 512) ** 2
+        return Need(tuple((fixed, slope * longer) for fixed, slope in curve.lines))
+
+    class AtLength(FakeProber):
+        def __init__(self, workload, *rest):
+            needs = [
+                lambda _, curve=curve: at(curve, self.workload) for curve in (need, prediction)
+            ]
+            super().__init__(workload, *needs, *rest)
+
+    workloads = {
+        length: dataclasses.replace(workload_of(plain()), sample=(np.zeros((1, length)),))
+        for length in (128, 512)
+    }
+    log = []
+    search = TableSearch(
+        workloads, "none", lambda workload: AtLength(workload, log, USABLE), LIMIT, None
+    )
+    table = search.table([plain(jit_compile=jit_compile)])
+    short, long = table
+    assert (short.length, long.length) == (128, 512)
+    for row in table:
+        truth = at(need, workloads[row.length]).largest(USABLE)
+        assert 0.85 * min(truth, SIZES[-1]) - 2 <= row.batch_size <= truth
+    assert table.row(short.combination) is long  # what a search must keep to
+    assert table.buckets() == {
+        "bucket_boundaries": [129],
+        "bucket_batch_sizes": [short.batch_size, long.batch_size],
+    }
+    assert Table.from_dict(json.loads(json.dumps(table.to_dict()))) == table
+    assert re.search(rf"none +512 +{long.batch_size} ", str(table))
+
+
+def test_buckets_need_lengths():
+    need = line(LIMIT // 10, LIMIT // 100)
+    table = table_of([plain()], lambda _: need, lambda _: need, [])
+    with pytest.raises(MemoryLimitError, match="Pass lengths= to kbatch.max_batches"):
+        table.buckets()
+
+
+@pytest.mark.parametrize("lengths", ["128", (0,), (12.5,), (True,)])
+def test_lengths_are_whole_numbers(lengths):
+    with pytest.raises(MemoryLimitError, match="`lengths` must be whole numbers"):
+        kbatch.max_batches(lambda: None, (8,), lengths=lengths)
+
+
+@pytest.mark.parametrize("x", [None, {"a": (8,), "b": (4,)}, ()])
+def test_lengths_need_inputs_of_one_length(x):
+    with pytest.raises(DataError, match="inputs of one length"):
+        kbatch.max_batches(lambda: None, x, lengths=(128,))
 
 
 def test_with_xla_only_the_answer_is_trained():

@@ -30,6 +30,21 @@ class LastStep(keras.callbacks.Callback):
             self.model.stop_training = True
 
 
+class DrawsOfTraining(keras.callbacks.Callback):
+    """Lets validation change no later random draw, as recurrent dropout of Keras does."""
+
+    def on_test_begin(self, logs=None):
+        """Note the states of the seeds."""
+        others = {id(each) for each in [*self.model.weights, *self.model.metrics_variables]}
+        seeds = [each for each in self.model.variables if id(each) not in others]
+        self.states = [(each, each.numpy()) for each in seeds]
+
+    def on_test_end(self, logs=None):
+        """Put them back."""
+        for seed, state in self.states:
+            seed.assign(state)
+
+
 class LearningRate(keras.callbacks.Callback):
     """Sets the learning rate of each weight update.
 

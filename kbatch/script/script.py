@@ -99,11 +99,14 @@ def script(recipe: Any, places: Places) -> str:
     return "".join([head, *spaced, "\n"])
 
 
+ALWAYS = ("DrawsOfTraining", "LastStep")  # callbacks
+
+
 def _always(recipe: Any, part: Part) -> list[Definition]:
     """The definitions that every script uses."""
     batches = "growing_batches" if parts.grows(recipe) else "batches"
     callbacks = ["LearningRate"] if part.shares else []
-    return [Definition(parts.FIT, name) for name in ("built", batches, *callbacks, "LastStep")]
+    return [Definition(parts.FIT, name) for name in ("built", batches, *callbacks, *ALWAYS)]
 
 
 def _docstring(recipe: Any, places: Places) -> str:
@@ -212,7 +215,8 @@ def _fit(recipe: Any, part: Part) -> list[str]:
     steps = recipe.steps_per_update
     several = f"{steps} * " if steps > 1 else ""
     passes = [f"LearningRate(rate, passes={steps})"] if part.shares else []
-    callbacks = ["*callbacks", *passes, *part.callbacks, f"LastStep({several}updates)"]
+    own = [*passes, *part.callbacks, "DrawsOfTraining()", f"LastStep({several}updates)"]
+    callbacks = ["*callbacks", *own]
     if parts.grows(recipe):
         sizes = "sizes"
         if steps > 1:

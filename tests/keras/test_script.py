@@ -138,6 +138,19 @@ def test_layers_inside_of_others_are_changed_alike(examples):
     assert_equal(recipe, nested, examples)
 
 
+@pytest.mark.parametrize("training", ["plain", "sam:0.05"])
+def test_what_validation_draws_changes_no_weight(training, examples):
+    """Keras' recurrent dropout draws in validation too; the code validates more often."""
+
+    def recurrent():
+        x = keras.layers.Reshape((6, 1))(inputs := keras.Input((6,)))
+        x = keras.layers.LSTM(4, dropout=0.3, recurrent_dropout=0.3)(x)
+        normal = keras.layers.SpectralNormalization(keras.layers.Dense(4, "tanh"))(x)
+        return keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(normal))
+
+    assert_equal(Recipe(24, "sgd", 0.05, training=training), recurrent, examples)
+
+
 @pytest.fixture(scope="module")
 def pictures():
     """Coloured squares of two classes."""

@@ -116,7 +116,9 @@ def test_the_code_is_formatted_and_without_findings(tmp_path):
 def test_one_name_stands_for_one_definition():
     # of all definitions together, so that no two parts can disagree
     parts = [write(recipe) for recipe in EVERY.values() for write in script.SCRIPT_PARTS.values()]
-    wanted = [Definition("kbatch.script.fit", name) for name in ("built", "batches", "LastStep")]
+    wanted = [
+        Definition("kbatch.script.fit", name) for name in ("built", "batches", *script.ALWAYS)
+    ]
     wanted += [Definition("kbatch.script.fit", name) for name in ("photographs", "split")]
     wanted.append(Definition("kbatch.models.case_study", "small_resnet"))
     wanted.append(Definition("kbatch.data.drawn", "drawn_pets"))

@@ -151,6 +151,22 @@ def test_what_validation_draws_changes_no_weight(training, examples):
     assert_equal(Recipe(24, "sgd", 0.05, training=training), recurrent, examples)
 
 
+@pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method")
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+@pytest.mark.parametrize("fields", [{}, {"micro_batch_size": 8}, {"recompute": "minimal"}])
+def test_layers_of_few_bits_train_as_in_keras(fields, mode, examples):
+    def quantized():
+        model = keras.Sequential([keras.Input((6,)), *map(keras.layers.Dense, (8, 8, 8))])
+        model.add(keras.layers.Dense(1, "sigmoid"))
+        model.quantize(mode)
+        if mode != "float8":  # else nothing but biases trains
+            for layer in model.layers:
+                layer.enable_lora(2)
+        return model
+
+    assert_equal(Recipe(24, "sgd", 0.05, **fields), quantized, examples)
+
+
 @pytest.fixture(scope="module")
 def pictures():
     """Coloured squares of two classes."""

@@ -245,9 +245,16 @@ def fits_json(fields: Any, form: Any) -> bool:
     return True
 
 
+SIMPLE = (float, int, str, type(None))
+
+
 def _unknown_names(value: Any, fields: Any) -> list[str]:
     """The names in JSON for which a dataclass, or one that it holds, has no field."""
     if isinstance(value, (list, tuple)):
+        if not value or all(isinstance(part, SIMPLE) for part in (value[0], value[-1])):
+            return []
+        if isinstance(value[0], tuple) and all(isinstance(part, SIMPLE) for part in value[0]):
+            return []  # points of a curve, of which a project has many thousands
         pairs = list(zip(value, fields, strict=True))
         return [name for part, given in pairs for name in _unknown_names(part, given)]
     if not dataclasses.is_dataclass(value):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import os
@@ -124,7 +125,7 @@ def read(path: Path) -> list[RecordLine]:
     for number, row in enumerate(rows, 1):
         try:
             if row:
-                lines.append(_line(plain_text.parse_json(row, _no_line)))
+                lines.append(_parsed(row))
         except RecordError as error:
             if number < len(rows):
                 raise RecordError(
@@ -231,6 +232,12 @@ class Store:
         except OSError as error:
             raise files.refusal(error, self.path) from error
         self._lines.append(_line(json.loads(row)))
+
+
+@functools.lru_cache(maxsize=20_000)
+def _parsed(row: bytes) -> RecordLine:
+    """A line of the file; a live page reads the same lines after each training."""
+    return _line(plain_text.parse_json(row, _no_line))
 
 
 def _line(fields: Any) -> RecordLine:

@@ -116,7 +116,7 @@ def results_of(frames: Sequence[Any]) -> Results:
 
 def _trainings(frame: Any, metric: str, own: Sequence[str]) -> Iterator[PastTraining]:
     """The trainings of a table that ended well."""
-    for _, row in frame.iterrows():
+    for row in frame.to_dict("records"):
         try:
             training = _training(row, metric, own)
         except (KbatchError, TypeError, ValueError) as error:

@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -230,6 +230,11 @@ class PanelInfo:
         return longest
 
 
+MOST_LINES = 80  # trials whose curves are drawn: more are a grey area, and slow to draw
+MOST_POINTS = 1000
+T = TypeVar("T")
+
+
 def panels(records: Sequence[Record], goal: Goal, best: Record | None) -> list[PanelInfo]:
     """Return the panels of the confirmation and of the search, without the empty ones."""
     both = (_confirmation_panel(records, goal, best), _search_panel(records, goal, best))
@@ -256,17 +261,28 @@ def _search_panel(records: Sequence[Record], goal: Goal, best: Record | None) ->
     measured = [record for record in records if record.outcome.curve]
     trials = [record for record in measured if record.purpose == "search"]
     own = next((record for record in trials if record is best), None)
+    others = [record for record in trials if record is not own]
+    drawn = sample(others, MOST_LINES)
     infos = [
         _curve_info(f"trial {record.trial}: {record.recipe}", OTHER, [record], goal)
-        for record in trials
-        if record is not own
+        for record in drawn
     ]
     for record in measured:
         if record.purpose == "baseline":
             infos.append(_curve_info(f"baseline: {record.recipe}", BASELINE, [record], goal))
     if own:
         infos.append(_curve_info(f"trial {own.trial}: {own.recipe}", BEST, [own], goal))
-    return PanelInfo(SEARCH, "The search: each trial", tuple(infos))
+    title = "The search: each trial"
+    if len(drawn) < len(others):
+        title = f"The search: {len(drawn)} of its trials, evenly taken from {len(others):,}"
+    return PanelInfo(SEARCH, title, tuple(infos))
+
+
+def sample(items: Sequence[T], most: int) -> list[T]:
+    """Return the items, or so many of them at even distances."""
+    if len(items) <= most:
+        return list(items)
+    return [items[number * len(items) // most] for number in range(most)]
 
 
 def _confirmation_panel(records: Sequence[Record], goal: Goal, best: Record | None) -> PanelInfo:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -60,8 +61,13 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
         for record in reversed(records)
         if record.purpose == "search" and record.repeats is None and record.outcome.ended in SCORED
     }
+    scores: dict[int, list[float]] = defaultdict(list)
+    for record in records:
+        if record.purpose == "search":
+            scores[record.first_trial].append(record.score)
+    means = {trial: statistics.fmean(each) for trial, each in scores.items()}
     in_order = [record for record in records if first.get(record.key) is record]
-    return sorted(in_order, key=lambda record: -mean_score(records, record))[:top]
+    return sorted(in_order, key=lambda record: -means[record.first_trial])[:top]
 
 
 def all_were_stopped(records: Sequence[Record]) -> bool:

@@ -18,7 +18,7 @@ from kbatch.outcome import Goal
 from kbatch.plain_text import markdown, without_controls
 from kbatch.records import files as records_files
 from kbatch.records.store import FRESH, Record
-from kbatch.results.chart_data import batch_infos, panels
+from kbatch.results.chart_data import MOST_POINTS, batch_infos, panels, sample
 from kbatch.results.claim import Claim, claim_of
 from kbatch.results.loading import (
     load,
@@ -140,6 +140,7 @@ def versions(records: Sequence[Record]) -> str:
 
 
 RUN_FILE = "run.json"
+MOST_ROWS = 300  # trials that the printed table shows: the best-scored
 WIDTH = 200  # columns at most where there is no terminal
 
 
@@ -194,7 +195,9 @@ class Report:
         width = terminal.width if terminal.is_terminal else WIDTH
         spent = f"{len(self.records)} trainings took {spent_words(self.records)}."
         claims = [f"• {sentence}" for sentence in (*self.sentences, spent)]
-        return "\n".join([text_table.rendered(self._table(), width), *claims])
+        more = len(self.ranks) - MOST_ROWS
+        left_out = [f"{more:,} more trials, scored lower, are in trials.csv."] if more > 0 else []
+        return "\n".join([text_table.rendered(self._table(), width), *left_out, *claims])
 
     def _repr_html_(self) -> str:
         html = table(self.ranks, self.goal.metric).html(self.sentences)
@@ -202,10 +205,11 @@ class Report:
 
     def _table(self) -> Table:
         page = Table(title=RANKING_TITLE, title_justify="left")
-        texts = table(self.ranks, self.goal.metric)
+        ranks = self.ranks[:MOST_ROWS]
+        texts = table(ranks, self.goal.metric)
         for heading in texts.headings:
             page.add_column(heading, justify="left" if heading in texts.left else "right")
-        for rank, row in zip(self.ranks, texts.rows, strict=True):
+        for rank, row in zip(ranks, texts.rows, strict=True):
             page.add_row(*map(Text, map(str, row)), end_section=rank.record.baseline)
         return page
 
@@ -274,7 +278,7 @@ def write(tuner_or_directory: Any) -> list[Path]:
     examples = search.validation_examples
     draw_curves(panels(search.records, search.goal, search.best), search.goal, examples, files[1])
     infos = batch_infos(search.records, search.goal, examples, load_own_optimizer(root))
-    draw_batches(infos, search.goal, files[2])
+    draw_batches(sample(infos, MOST_POINTS), search.goal, files[2])
     records_files.write(files[3], search.markdown())
     return files
 

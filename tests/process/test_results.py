@@ -1,4 +1,5 @@
 import dataclasses
+import random
 import re
 import subprocess
 import sys
@@ -15,11 +16,12 @@ from kbatch.errors import RecipeError, RecordError
 from kbatch.records import project as records_project
 from kbatch.results import report
 from kbatch.results._advice_evidence import results_of
+from kbatch.results.chart_data import MOST_LINES, panels
 from kbatch.results.comparison import side_of
-from kbatch.results.loading import uneven_speeds
+from kbatch.results.loading import load, uneven_speeds
 from kbatch.results.page import contents_of
-from kbatch.results.ranking import all_were_stopped, best_training, leaders, ranking
-from kbatch.results.report import markdown_page
+from kbatch.results.ranking import all_were_stopped, best_training, leaders, mean_score, ranking
+from kbatch.results.report import MOST_ROWS, markdown_page
 from kbatch.results.words import ended_text, score_text
 from kbatch.space import Combination
 
@@ -403,6 +405,30 @@ def test_the_ending_says_when_and_by_whom(tmp_path):
         1e-5,
         3,
     )
+
+
+def test_a_long_search_is_shown_in_part(tmp_path):
+    trials = [record(trial, 0.2, batch_size=trial + 1) for trial in range(2 * MOST_ROWS)]
+    trials[7] = best = record(7, 0.3, batch_size=8)
+    baseline = record(-1, 0.1, "baseline", batch_size=32)
+    found = kbatch.report(keep(tmp_path, [baseline, *trials]))
+    assert found.best == best
+    assert f"{MOST_ROWS + 1} more trials, scored lower, are in trials.csv." in str(found)
+    (panel,) = panels(found.records, found.goal, found.best)
+    assert panel.title == f"The search: {MOST_LINES} of its trials, evenly taken from 599"
+    labels = [info.label for info in panel.curves]
+    assert len(labels) == MOST_LINES + 2
+    assert labels[-2].startswith("baseline")
+    assert labels[-1].startswith("trial 7")
+    assert len(load(tmp_path)) == 2 * MOST_ROWS + 1
+
+
+def test_recipes_are_led_by_the_mean_of_their_trainings():
+    rng = random.Random(0)
+    trials = [record(trial, rng.random(), batch_size=trial + 1) for trial in range(40)]
+    again = [dataclasses.replace(record(40 + n, rng.random()), repeats=n) for n in range(0, 40, 3)]
+    records = [*trials, *again]
+    assert leaders(records, 40) == sorted(trials, key=lambda one: -mean_score(records, one))
 
 
 def test_scores_are_shown_in_one_unit(project):

@@ -22,7 +22,7 @@ from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.models import maker as models_maker
 from kbatch.models.compilation import lacking
 from kbatch.models.losses import check_smoothed_metric
-from kbatch.models.maker import ModelMaker, compilable
+from kbatch.models.maker import ModelMaker, compilable, described
 from kbatch.models.preprocessor import put_back
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED
@@ -391,6 +391,7 @@ class HyperModel(keras_tuner.HyperModel):
                     search.baseline_recipe,
                     self.terms.fitted,
                     search.own_values,
+                    self._default_recipe(search),
                 )
                 tuner_border.narrow(tuner, sizes, self.terms.sizes_that_fit(examples), examples)
                 if not project.store.records():
@@ -404,6 +405,15 @@ class HyperModel(keras_tuner.HyperModel):
             finally:
                 self.running = None
                 search.trainer.close()
+
+    def _default_recipe(self, search: Search) -> Recipe:
+        """The default recipe, of batch 32 and Adam, in the precision of the baseline."""
+        own = search.project.facts().get("signature", {}).get("optimizer")
+        baseline, default = search.baseline_recipe, Recipe()
+        kept = {name: getattr(baseline, name) for name in ("policy", "augmentation", "jit_compile")}
+        if own is not None and own == described(keras.optimizers.Adam(default.learning_rate)):
+            kept |= {"optimizer": COMPILED, "learning_rate": None}  # the same by another name
+        return dataclasses.replace(default, **kept)
 
     def _forecast(self, tuner: Any, search: Search) -> None:
         """Tell the watcher how long the search takes."""

@@ -8,8 +8,9 @@ A table holds the trainings of many recipes with several seeds (see `kbatch.test
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
 milliseconds. The regret is the share of the best mean score that the recommended recipe loses.
 `kbatch:kept=3/3+random=5` is kbatch's own search with other settings: one of three trials goes on
-at both rungs, and five random ones come first. `--noise 0.25` moves each training to a quarter of
-its distance from the mean of its recipe.
+at both rungs, and five random ones come first. `kbatch@poor` and `kbatch@good` begin at a recipe
+that is better than a tenth, or nine tenths, of the table's. `--noise 0.25` moves each training to a
+quarter of its distance from the mean of its recipe.
 
 `--early` searches nothing: it tells for each table how far the best recipe is ahead, the standard
 error of a good recipe's mean score, and for each rung and seed the rank correlation, over the
@@ -70,7 +71,9 @@ SETTINGS = {
     "repeated": (oracle, "REPEATED_FROM", int),
     "at_once": (oracle, "AT_ONCE", int),
     "second_size": (oracle, "SECOND_SIZE", int),
+    "beaten": (oracle, "BEATEN", float),
 }
+STARTS = {"poor": 0.1, "good": 0.9}  # better than so many of a table's recipes
 
 
 @contextlib.contextmanager
@@ -111,12 +114,30 @@ def at_some(curve, name):
     return {f"{name}_{at}": round(float(curve[at - 1]), 3) for at in within}
 
 
+def beginning(replay, share):
+    """kbatch's search from the recipe that scores better than a share of the table's.
+
+    The table's first recipe stands for kbatch's default one.
+    """
+    in_order = sorted(replay.recipes, key=replay.mean)
+    start = replay.points.values(in_order[int(share * len(in_order))])
+
+    def make(**arguments):
+        made = oracle.Oracle(start, **arguments)
+        made.begin_at(start, False, default=replay.points.values(replay.recipes[0]))
+        return made
+
+    return make
+
+
 def bench(replay, policies, seeds, horizons):
     """Return the medians of each policy over the seeds, and its rows without the table's name."""
     medians, found = {}, []
     for policy in policies:
-        with settled(policy) as name:
-            searches = [replay.trials(name, horizons, seed) for seed in range(seeds)]
+        text, _, start = policy.partition("@")
+        with settled(text) as name:
+            begun = beginning(replay, STARTS[start]) if start else name
+            searches = [replay.trials(begun, horizons, seed) for seed in range(seeds)]
         every = np.array([regrets(replay, each, horizons) for each in searches])
         medians[policy] = np.median(every, axis=0)
         within = [trials_within(each, 10 * replay.horizon) for each in searches]

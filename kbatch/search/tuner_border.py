@@ -335,19 +335,16 @@ def begin_at(
     recipe: Recipe,
     fitted: Callable[[Recipe], Recipe | None],
     today: Mapping[str, Any],
+    default: Recipe,
 ) -> None:
-    """Let the oracle of kbatch begin at the baseline, as far as the space can draw it."""
+    """Let the oracle of kbatch begin at the baseline, as far as the space can draw it.
+
+    The default recipe is its second trial, if it differs.
+    """
     if not isinstance(tuner.oracle, Oracle):
         return
-    start, whole = {}, True
-    for axis, values in space.searched():
-        if axis.is_drawn({"optimizer": recipe.optimizer}) and not is_fixed(values):
-            own = space.rate_at_32(recipe) if axis.of else getattr(recipe, axis.name, None)
-            held = axis.absent if own is None else own
-            drawable = held is not None and _holds(values, held)
-            whole = whole and drawable
-            if drawable:
-                start[axis.name] = held
+    start, whole = _drawable(space, recipe)
+    second, _ = _drawable(space, default)
     for own in (each for each in tuner.oracle.get_space().space if each.name in today):
         drawable = proposals.takes(own, today[own.name])
         whole = whole and drawable
@@ -366,7 +363,21 @@ def begin_at(
         kind = (Combination.of(drawn), accumulates, drawn.augmentation, own)
         return Load(kind, drawn.examples_per_pass)
 
-    tuner.oracle.begin_at(start, whole, load)
+    tuner.oracle.begin_at(start, whole, load, {**start, **second})
+
+
+def _drawable(space: Space, recipe: Recipe) -> tuple[dict[str, Any], bool]:
+    """The values of a recipe that the space can draw, and whether those are all."""
+    found, whole = {}, True
+    for axis, values in space.searched():
+        if axis.is_drawn({"optimizer": recipe.optimizer}) and not is_fixed(values):
+            own = space.rate_at_32(recipe) if axis.of else getattr(recipe, axis.name, None)
+            held = axis.absent if own is None else own
+            drawable = held is not None and _holds(values, held)
+            whole = whole and drawable
+            if drawable:
+                found[axis.name] = held
+    return found, whole
 
 
 def _holds(values: Any, value: Any) -> bool:

@@ -109,7 +109,7 @@ def test_those_of_the_leader_take_turns_with_the_model(tmp_path):
     oracle = oracle_in(tmp_path)
 
     def score(values):
-        return 0.5 if values.get("rate_sgd") == 1e-2 else 0.1
+        return 0.14 if values.get("rate_sgd") == 1e-2 else 0.1
 
     first = [ended(oracle, score) for _ in range(4)]
     leader = next(active(oracle, values) for values in first if values["optimizer"] == "sgd")
@@ -179,7 +179,31 @@ def test_those_known_from_an_earlier_search_are_left_out(tmp_path):
     assert not is_variation(oracle, found[2], START)
 
 
-@pytest.mark.parametrize(("known", "varied"), [(0.05, True), (0.9, False)])
+def test_the_default_recipe_comes_after_another_start(tmp_path):
+    default = {**START, "batch_size": 64}
+    oracle = oracle_in(tmp_path / "a")
+    oracle.begin_at(START, trained_apart=False, default=default)
+    assert [active(oracle, ended(oracle, flat)) for _ in range(2)] == [START, default]
+    apart = oracle_in(tmp_path / "b")
+    apart.begin_at(START, trained_apart=True, default=default)
+    assert active(apart, ended(apart, flat)) == default
+    same = oracle_in(tmp_path / "c")
+    same.begin_at(START, trained_apart=False, default=START)
+    assert is_variation(same, [ended(same, flat) for _ in range(2)][1], START)
+
+
+def test_a_start_that_is_beaten_is_not_varied_on(tmp_path):
+    oracle = oracle_in(tmp_path)
+    default = {**START, "batch_size": 64}
+    oracle.begin_at(START, trained_apart=False, default=default)
+    for _ in range(2):
+        ended(oracle, lambda values: 0.1 if values["batch_size"] == 32 else 0.4)
+    later = [active(oracle, ended(oracle, flat)) for _ in range(3)]
+    of_default = [is_variation(oracle, {**values, "batch_size": 64}, default) for values in later]
+    assert of_default == [True] * 3
+
+
+@pytest.mark.parametrize(("known", "varied"), [(0.08, True), (0.9, False)])
 def test_a_trial_below_the_baseline_is_not_varied(tmp_path, known, varied):
     oracle = oracle_in(tmp_path)
     oracle.begin_at(START, trained_apart=True)

@@ -97,12 +97,13 @@ class Tuner(keras_tuner.Tuner):
     """A KerasTuner tuner that stops poor trials early, and proposes by what it has seen.
 
     Use it instead of a stock tuner, which goes on working with a `kbatch.HyperModel`. It begins
-    with the baseline and its variations: recipes that differ in one axis of two values, or of
-    values without an order, such as the optimizer. Random recipes follow, and then those of a model
-    of what it has seen (Optuna's tree-structured Parzen estimator). Every second one is a variation
-    of the recipe that leads by then. Poor trials are stopped at a ninth and at a third of the
-    horizon. A recipe that leads by one training only is trained again with another seed, and
-    recipes are ranked by their mean scores. Nothing else is proposed twice.
+    with the baseline, kbatch's default recipe and variations of the baseline: recipes that differ
+    in one axis of two values, or of values without an order, such as the optimizer. Random recipes
+    follow, and then those of a model of what it has seen (Optuna's tree-structured Parzen
+    estimator). Every second one is a variation of the recipe that leads by then. Poor trials are
+    stopped at a ninth and at a third of the horizon. A recipe that leads by one training only is
+    trained again with another seed, and recipes are ranked by their mean scores. Nothing else is
+    proposed twice.
 
     `get_best_hyperparameters`, `results_summary`, callbacks and resuming are KerasTuner's, and
     `kbatch.confirm`, `kbatch.report` and `kbatch.best_recipe` take the tuner as any other. A trial

@@ -198,8 +198,7 @@ def apply(model: keras.Model, plan: Plan) -> None:
     graph = OpGraph(model)
     _check_not_in_fit(model)
     check_plan(graph, plan, model.name)
-    loss_positions = check_repeatable(graph) if plan.recomputes else frozenset()
-    cut_points = CutPoints(graph, loss_positions)
+    cut_points = CutPoints(graph, *(check_repeatable(graph) if plan.recomputes else ()))
     uncut = cut_points.of_values if plan.reordered else cut_points.uncut
     cut_points.check([span.start for span in spans_of(plan)][1:], uncut)
     call = SegmentedCall(model, graph, plan)

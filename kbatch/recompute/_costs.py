@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from kbatch.recompute._op_graph import Node, OpGraph
 from kbatch.recompute._order import small_results
-from kbatch.recompute._segment import Context, Scope, read
+from kbatch.recompute._segment import Context, Scope, forks, read
 from kbatch.runtime.keras_private import mask_of, set_mask, tensorflow_variable
 from kbatch.runtime.liveness import Buffer, backward_peak, body_of, forward_peak, lists_of, needed
 from kbatch.runtime.trace import ALIASES, LOOPS, PRIME, Size, size_of, size_of_shape
@@ -104,6 +104,8 @@ class TracedOp:
     written: Mapping[int, tf.TensorSpec]
     masked: frozenset[int]  # numbers of the values that it writes with a mask
     adds_losses: bool  # whether it adds losses of its own
+    # Numbers of the values that it reads and several of its results depend on.
+    forks: frozenset[int] = frozenset()
 
     def renumbered(self, traced: Node, node: Node) -> TracedOp:
         """The same for another call, `node`, which costs the same as the `traced` one."""
@@ -119,7 +121,7 @@ class TracedOp:
             recompute_reads=moved(self.cost.recompute_reads),
         )
         written = {number[old]: spec for old, spec in self.written.items()}
-        return TracedOp(cost, written, moved(self.masked), self.adds_losses)
+        return TracedOp(cost, written, moved(self.masked), self.adds_losses, moved(self.forks))
 
 
 def trace_op(
@@ -132,7 +134,9 @@ def trace_op(
     """Trace one call of an operation forward and backward."""
     trace = _OpTrace(node, masked, differentiable, context)
     trace.run([specs[number] for number in node.reads])
-    return TracedOp(trace.cost(), trace.written(), trace.masked_writes, trace.adds_losses)
+    return TracedOp(
+        trace.cost(), trace.written(), trace.masked_writes, trace.adds_losses, trace.forks
+    )
 
 
 class _OpTrace:
@@ -141,6 +145,7 @@ class _OpTrace:
     Attributes:
         masked_writes: Numbers of the values that it writes with a mask.
         adds_losses: Boolean, whether it adds losses of its own.
+        forks: Numbers of the values that it reads and several of its results depend on.
     """
 
     def __init__(
@@ -152,6 +157,7 @@ class _OpTrace:
     ) -> None:
         self.masked_writes: frozenset[int] = frozenset()
         self.adds_losses = False
+        self.forks: frozenset[int] = frozenset()
         self._node, self._context = node, context
         self._masked, self._differentiable = set(masked), differentiable
         self._weights = node.weights
@@ -205,6 +211,7 @@ class _OpTrace:
             scope.give(zip(self._weights, self._weight_values, strict=True))
             self._context(lambda: self._node.run(self._values), training=True)
         self.adds_losses = len(scope.losses) > 0
+        self.forks = forks(self._node, self._values)
         self.masked_writes = frozenset(
             number for number in self._node.writes if mask_of(self._values[number]) is not None
         )
@@ -305,6 +312,8 @@ class ModelCosts:
     differentiable: frozenset[int]  # numbers of the values that a gradient comes to
     # Positions of the operations that add losses of their own.
     loss_positions: frozenset[int] = frozenset()
+    # Positions of operations, each with the number of a value that several of its results need.
+    forks: frozenset[tuple[int, int]] = frozenset()
 
     @property
     def work(self) -> float:
@@ -325,7 +334,7 @@ def costs_of(graph: OpGraph) -> ModelCosts:
     differentiable = graph.differentiable()
     masked: set[int] = set()
     costs: list[OpCost] = []
-    loss_positions = set()
+    loss_positions, forking = set(), set[tuple[int, int]]()
     traces: dict[Hashable, tuple[Node, TracedOp]] = {}
     for position, node in enumerate(graph.nodes):
         kind = _kind(node, specs, masked, differentiable)
@@ -339,7 +348,10 @@ def costs_of(graph: OpGraph) -> ModelCosts:
         costs.append(trace.cost)
         if trace.adds_losses:
             loss_positions.add(position)
-    return ModelCosts(tuple(costs), sizes, differentiable, frozenset(loss_positions))
+        forking |= {(position, number) for number in trace.forks}
+    return ModelCosts(
+        tuple(costs), sizes, differentiable, frozenset(loss_positions), frozenset(forking)
+    )
 
 
 def _kind(

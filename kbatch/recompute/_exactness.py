@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from kbatch.errors import RecomputeError
 from kbatch.recompute._op_graph import ORDERED, Node, OpGraph, SignatureCache
-from kbatch.recompute._segment import Context, Scope, read
+from kbatch.recompute._segment import Context, Scope, forks, read
 from kbatch.runtime.keras_private import (
     create_global_seed_generator,
     flatten_layers,
@@ -81,8 +81,13 @@ class Uncut:
 class CutPoints:
     """The positions where a model may be cut."""
 
-    def __init__(self, graph: OpGraph, loss_positions: Collection[int] = ()) -> None:
-        self.graph, self.loss_positions = graph, loss_positions
+    def __init__(
+        self,
+        graph: OpGraph,
+        loss_positions: Collection[int] = (),
+        forks: Collection[tuple[int, int]] = (),
+    ) -> None:
+        self.graph, self.loss_positions, self._forks = graph, loss_positions, forks
         self._writer = {
             number: position for position, node in enumerate(graph.nodes) for number in node.writes
         }
@@ -101,8 +106,13 @@ class CutPoints:
                 ranges += self._of_value(number)
         return ranges
 
-    def positions(self, uncut: Iterable[Uncut]) -> list[int]:
-        """The positions outside of some ranges, the model's begin and end included."""
+    @cached_property
+    def positions(self) -> list[int]:
+        """The positions that keep the order of each sum, the model's begin and end included."""
+        return self.outside(self.uncut)
+
+    def outside(self, uncut: Iterable[Uncut]) -> list[int]:
+        """The positions outside of some ranges."""
         forbidden: set[int] = set()
         for each in uncut:
             forbidden.update(range(each.first, each.stop))
@@ -116,8 +126,7 @@ class CutPoints:
 
     def _refusal(self, cut: int, uncut: Uncut) -> RecomputeError:
         nodes = self.graph.nodes
-        positions = self.positions(self.uncut)
-        instead = next(position for position in positions if position >= uncut.stop)
+        instead = next(position for position in self.positions if position >= uncut.stop)
         do = "Do not cut after them"
         if instead < len(nodes):
             do = f"Cut after {nodes[instead - 1].name!r}"
@@ -138,7 +147,7 @@ class CutPoints:
         return [
             Uncut(one + 1, self._join(one, other), f"read the value of {name!r}")
             for one, other in pairs
-            if self._are_branches(one, other)
+            if self._are_branches(number, one, other)
         ]
 
     def _of_weights(self) -> Iterator[Uncut]:
@@ -185,13 +194,13 @@ class CutPoints:
         if number in self.graph.outputs:
             yield len(self.graph.nodes) - 1, SEVERAL
 
-    def _are_branches(self, one: int, other: int) -> bool:
-        """Whether neither of two operations feeds the other.
+    def _are_branches(self, number: int, one: int, other: int) -> bool:
+        """Whether neither of two operations that read a value feeds the other.
 
-        An operation with several results has branches of its own.
+        An operation of which several results depend on the value has branches of its own.
         """
         if one == other:
-            return len(self.graph.nodes[one].writes) > 1
+            return (one, number) in self._forks
         return not self.graph.feed_in_turn([one, other])
 
     def _join(self, one: int, other: int) -> int:
@@ -260,19 +269,21 @@ HARMLESS = frozenset(
     }
 )
 
-_loss_positions: SignatureCache[frozenset[int]] = SignatureCache()
+# positions of the operations that add losses, and forks as `ModelCosts` has them
+_Found = tuple[frozenset[int], frozenset[tuple[int, int]]]
+_found: SignatureCache[_Found] = SignatureCache()
 
 
-def check_repeatable(graph: OpGraph) -> frozenset[int]:
+def check_repeatable(graph: OpGraph) -> _Found:
     """Refuse a model that recomputation could train differently.
 
     The model is traced once in training mode, without being run. One that is built like a model
     that has passed is not traced again.
     """
-    return _loss_positions.get(graph, lambda: _checked(graph))
+    return _found.get(graph, lambda: _checked(graph))
 
 
-def _checked(graph: OpGraph) -> frozenset[int]:
+def _checked(graph: OpGraph) -> _Found:
     layers = _all_layers(graph)
     _refuse_stateful(layers)
     _refuse_optional_inputs(graph)
@@ -283,7 +294,7 @@ def _checked(graph: OpGraph) -> frozenset[int]:
     _refuse_untracked_weights(variables, trace.scope)
     _refuse_foreign_variables([*variables.values(), *trace.scope.seen.values()], trace.graph)
     _refuse_stateful_operations(trace.graph)
-    return frozenset(trace.loss_positions)
+    return frozenset(trace.loss_positions), frozenset(trace.forks)
 
 
 class _WatchingScope(Scope):
@@ -312,6 +323,7 @@ class _Trace:
     def __init__(self, graph: OpGraph, variables: Sequence[Any]) -> None:
         self.scope = _WatchingScope()
         self.loss_positions: set[int] = set()  # of the operations that add losses of their own
+        self.forks: set[tuple[int, int]] = set()
         self._op_graph, self._variables = graph, variables
         self._context = Context(graph.functional.dtype_policy)
         # Drawing from it inside of the trace would change what the user draws next.
@@ -333,6 +345,7 @@ class _Trace:
                 self._context(lambda node=node: node.run(values), training=True)
                 if len(scope.losses) > before:
                     self.loss_positions.add(position)
+                self.forks |= {(position, number) for number in forks(node, values)}
         return [values[number] for number in graph.outputs]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -85,6 +86,32 @@ def read(variable: Any, outer: keras.StatelessScope | None) -> tf.Tensor:
     """The value of a variable outside of our own scopes, in the variable's own type."""
     value = outer.get_current_value(variable) if outer is not None else None
     return tf.convert_to_tensor(tensorflow_variable(variable) if value is None else value)
+
+
+def forks(node: Node, values: Mapping[int, Any]) -> frozenset[int]:
+    """The numbers of the values that a call reads and several of its floating results depend on.
+
+    Gradients come back to such a value from branches inside of the call.
+    """
+    ends = [values[number] for number in node.writes if values[number].dtype.is_floating]
+    if len(ends) < 2 or not all(map(tf.is_symbolic_tensor, ends)):
+        return frozenset()
+    reads = {id(values[number]): number for number in node.reads}
+    found = Counter(number for end in ends for number in _reached(end, reads))
+    return frozenset(number for number, times in found.items() if times > 1)
+
+
+def _reached(end: Any, reads: Mapping[int, int]) -> set[int]:
+    """The numbers of the read values that a tensor depends on."""
+    stack, seen, reached = [end], set[int](), set[int]()
+    while stack:
+        tensor = stack.pop()
+        if id(tensor) in reads:
+            reached.add(reads[id(tensor)])
+        elif id(tensor) not in seen:
+            seen.add(id(tensor))
+            stack += tensor.op.inputs
+    return reached
 
 
 # Copies of weights, by the weight's `id` and the position of the node that reads the copy.

@@ -68,19 +68,19 @@ class Predictor:
     ) -> None:
         self.graph, self.costs, self.batch_size = graph, costs, batch_size
         # Positions where the model may be cut, its begin and end included.
-        self.cuts = self.cut_points.positions(self.cut_points.uncut) if cuts is None else cuts
+        self.cuts = self.cut_points.positions if cuts is None else cuts
         self._bytes = {number: size.at(batch_size) for number, size in costs.sizes.items()}
         self._segments: dict[tuple[int, int], SegmentCost] = {}
 
     @cached_property
     def cut_points(self) -> CutPoints:
         """Where a cut keeps the order of each sum of gradients."""
-        return CutPoints(self.graph, self.costs.loss_positions)
+        return CutPoints(self.graph, self.costs.loss_positions, self.costs.forks)
 
     @cached_property
     def reordering(self) -> Predictor:
         """The same, where the gradients of a weight may be summed in another order."""
-        cuts = self.cut_points.positions(self.cut_points.of_values)
+        cuts = self.cut_points.outside(self.cut_points.of_values)
         return Predictor(self.graph, self.costs, self.batch_size, cuts)
 
     def bytes_of(self, numbers: Iterable[int]) -> float:

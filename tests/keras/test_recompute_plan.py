@@ -341,6 +341,40 @@ def test_a_layer_that_does_more_is_recomputed_whole(kind):
     assert recompute.verify(model, plan, np.ones((64, 16)), np.ones((64, 3))).exact
 
 
+class Reader(layers.Layer):
+    """Hands a second value on, as T5's layers do their position bias."""
+
+    def __init__(self, forks, **kwargs):
+        super().__init__(**kwargs)
+        self.forks, self.dense = forks, layers.Dense(16, "gelu")
+
+    def build(self, shape, *others):
+        self.dense.build(shape)
+        self.built = True
+
+    def call(self, x, aside, source):
+        return self.dense(x + source), aside + source if self.forks else aside
+
+    def compute_output_shape(self, shape, *others):
+        return shape, shape
+
+
+@pytest.mark.parametrize("forks", [False, True])
+def test_results_that_do_not_need_a_value_are_no_branches_of_it(forks):
+    inputs = keras.Input((16,))
+    x = source = layers.Dense(16)(inputs)
+    aside = layers.Dense(16)(inputs)
+    for _ in range(5):
+        x, aside = Reader(forks)(x, aside, source)
+    model = keras.Model(inputs, layers.Add()([x, aside]))
+    model.compile("sgd", "mse")
+    plan = recompute.plan(model, 512)
+    ends = [segment.last for segment in plan.segments[:-1]]
+    assert any(name.startswith("reader") for name in ends) == (not forks)
+    x, y = np.random.default_rng(0).normal(size=(2, 64, 16))
+    assert recompute.verify(model, plan, x, y).exact
+
+
 def several(kind):
     """Two inputs in a structure of one kind."""
     first, second = keras.Input((16,), name="a"), keras.Input((16,), name="b")

@@ -29,7 +29,7 @@ def in_double_precision():
 def every(model):
     """All allowed cuts, with all segments but the last recomputed, trained or not."""
     graph = OpGraph(model)
-    nodes, positions = graph.nodes, CutPoints(graph, check_repeatable(graph)).positions
+    nodes, positions = graph.nodes, CutPoints(graph, *check_repeatable(graph)).positions
     segments = (
         PlannedSegment(nodes[a].name, nodes[b - 1].name, b - a, b != len(nodes))
         for a, b in itertools.pairwise(positions)

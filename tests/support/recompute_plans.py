@@ -22,7 +22,7 @@ def slow(build):
 def cut(model, pieces=4):
     """A plan of so many segments of about as many operations, all but the last recomputed."""
     graph = OpGraph(model)
-    nodes, allowed = graph.nodes, CutPoints(graph, check_repeatable(graph)).positions
+    nodes, allowed = graph.nodes, CutPoints(graph, *check_repeatable(graph)).positions
     cuts = sorted(
         {
             min(allowed, key=lambda position: abs(position - part * len(nodes) / pieces))

@@ -152,8 +152,15 @@ def test_what_validation_draws_changes_no_weight(training, examples):
 
 
 @pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method")
-@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
-@pytest.mark.parametrize("fields", [{}, {"micro_batch_size": 8}, {"recompute": "minimal"}])
+@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.slow), "float8"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param({}, marks=pytest.mark.slow),
+        {"micro_batch_size": 8},
+        pytest.param({"recompute": "minimal"}, marks=pytest.mark.slow),
+    ],
+)
 def test_layers_of_few_bits_train_as_in_keras(fields, mode, examples):
     def quantized():
         model = keras.Sequential([keras.Input((6,)), *map(keras.layers.Dense, (8, 8, 8))])

@@ -126,7 +126,7 @@ def patched(folder, said):
     )
 
 
-@pytest.mark.parametrize("epochs", ["", ", epochs=1"])
+@pytest.mark.parametrize("epochs", ["", pytest.param(", epochs=1", marks=pytest.mark.slow)])
 def test_a_tuner_of_the_script_searches_by_the_score(epochs, tmp_path):
     script = OLD.replace(", batch_size=16)", f", batch_size=16{epochs})")
     (tmp_path / "old.py").write_text(script.replace("max_trials=9", "max_trials=1"))

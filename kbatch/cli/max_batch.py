@@ -182,7 +182,7 @@ def answer(options: MaxBatchOptions, console: Console) -> None:
         raise SearchError(
             "--table must come without --accumulation and --sizes",
             f"--accumulation {options.accumulation} --sizes {options.sizes}",
-            "Leave them out, or name one recipe",
+            "Leave them out, or name one recipe without --lengths",
         )
     _warn_of_slow_policies(axes["policy"], console)
     with console.status("Making the model …") as status:

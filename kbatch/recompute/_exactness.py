@@ -8,7 +8,8 @@ join: a tape takes one operation of each branch in turn, and a recomputed segmen
 A weight is read like a value. Where its order is certain (`OpGraph.summed`), segments keep it with
 any cuts; elsewhere its readers are not cut apart. The loss that a layer adds is one more reader.
 That of an activity regularizer sends its gradient back before all others; after any other loss
-there is no cut.
+there is no cut. Where all this leaves no cut that saves anything, the planner may still cut between
+the readers of a weight, or of a loss, and says so in the plan (`Plan.reordered`).
 """
 
 from __future__ import annotations

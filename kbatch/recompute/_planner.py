@@ -117,11 +117,12 @@ def segments_of(predictor: Predictor, options: PlanOptions) -> Sequence[Span]:
     """The segments that a strategy cuts a model into.
 
     Where cuts that keep the order of each sum save next to nothing, they may also lie between
-    branches that share a weight, or that lead to a layer's own loss.
+    branches that share a weight, or that lead to a layer's own loss; for a budget only where no
+    others meet it.
     """
     spans = _segments(predictor, options)
     others = predictor.reordering
-    if options.strategy in ("none", "manual") or len(others.cuts) == len(predictor.cuts):
+    if options.strategy in ("none", "manual", "budget") or len(others.cuts) == len(predictor.cuts):
         return spans
     plain, peak = (predictor.predict(each).peak_bytes for each in (whole(predictor.graph), spans))
     if peak <= (1 - WORTHWHILE) * plain:

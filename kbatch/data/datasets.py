@@ -277,7 +277,7 @@ class DatasetSource:
         return iter(batches.as_numpy_iterator())
 
     def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
-        batches = _batched(examples, batch_size, self.padding, drop_remainder=True)
+        batches = _batched(examples, batch_size, self.padding)
         return batches.with_options(_fused()).prefetch(1)
 
     def labels(self) -> None:
@@ -308,12 +308,10 @@ class DatasetSource:
         return checksum(part for parts in first[:FINGERPRINT_EXAMPLES] for part in parts)
 
 
-def _batched(
-    examples: tf.data.Dataset, size: Any, padding: Any, drop_remainder: bool = False
-) -> tf.data.Dataset:
+def _batched(examples: tf.data.Dataset, size: Any, padding: Any) -> tf.data.Dataset:
     if padding is None:
-        return examples.batch(size, drop_remainder=drop_remainder)
-    return examples.padded_batch(size, padding_values=padding, drop_remainder=drop_remainder)
+        return examples.batch(size)
+    return examples.padded_batch(size, padding_values=padding)
 
 
 def _fused() -> tf.data.Options:

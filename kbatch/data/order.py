@@ -12,6 +12,11 @@ import tensorflow as tf
 SizeNow = Callable[[int], int]  # the size of an update's batch, by its number
 
 
+def open_size(batch_size: int) -> tf.Tensor:
+    """Return a batch size that a trace does not know, so that one trace serves all, as in Keras."""
+    return tf.compat.v1.placeholder_with_default(batch_size, ())
+
+
 def shuffled_batches(examples: int, batch_size: int, seed: int) -> tf.data.Dataset:
     """Return an endless dataset of batches of the numbers `0` to `examples - 1`.
 
@@ -25,7 +30,7 @@ def shuffled_batches(examples: int, batch_size: int, seed: int) -> tf.data.Datas
         one_pass = _one_pass(examples, seed, number)
         order = tf.concat([carry, one_pass], 0)
         whole = tf.size(order) // batch_size * batch_size
-        return order[whole:], tf.reshape(order[:whole], (-1, batch_size))
+        return order[whole:], tf.reshape(order[:whole], (-1, open_size(batch_size)))
 
     passes = tf.data.Dataset.counter().scan(tf.zeros((0,), kind), cut)
     # the next pass is shuffled while this pass trains, as in Keras

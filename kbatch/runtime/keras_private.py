@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -204,6 +205,16 @@ def fresh_wrapper(metric: Any) -> Any:
     `MeanMetricWrapper._fn` and `_fn_kwargs`, keras/src/metrics/reduction_metrics.py, Keras 3.15.1.
     """
     return type(metric)(metric._fn, name=metric.name, dtype=metric.dtype, **metric._fn_kwargs)
+
+
+def functions_of_steps(model: Any) -> list[Any]:
+    """The `tf.function`s by which a model trains and is evaluated, of those that it has made.
+
+    `TensorFlowTrainer._make_function` closes over them: keras/src/backend/tensorflow/trainer.py,
+    Keras 3.15.1.
+    """
+    made = [each for each in (model.train_function, model.test_function) if each is not None]
+    return [inspect.getclosurevars(each).nonlocals["multi_step_on_iterator"] for each in made]
 
 
 def functional_class() -> Any:

@@ -174,6 +174,21 @@ def update_input(operation: Any, index: int, tensor: Any) -> None:
     operation._update_input(index, tensor)
 
 
+def reads_alone(functions: Iterable[Any], variables: Iterable[Any]) -> bool:
+    """Tell whether the traces of `tf.function`s read no tensor from outside but these variables.
+
+    `Function._list_all_concrete_functions`, tensorflow/python/eager/polymorphic_function/
+    polymorphic_function.py, TensorFlow 2.21.
+    """
+    known = {id(variable.handle) for variable in variables}
+    return all(
+        id(tensor) in known
+        for function in functions
+        for trace in function._list_all_concrete_functions()
+        for tensor in trace.captured_inputs
+    )
+
+
 PREFIX = "CustomGradient-"
 
 

@@ -19,9 +19,11 @@ from kbatch.data.travel import Graph, Parcel
 from kbatch.data.validation import Data
 from kbatch.errors import DataError, SearchError
 from kbatch.models.maker import ModelMaker
+from kbatch.models.traces import Traces
 from kbatch.outcome import Goal
 from kbatch.records import files
 from kbatch.records.at_most_once import Job
+from kbatch.runtime import garbage
 from kbatch.training.progress import Watcher
 from kbatch.training.trial import LocalTrainer, Order, Trained, Trial, largest_bytes
 
@@ -83,6 +85,7 @@ class Setup:
     goal: Goal | None  # of every trial; `None` before its seconds are known
     pipelines: Mapping[str, Any]  # the user's own augmentation pipelines by name
     settings: Settings
+    traces: Traces | None  # empty on their way, and of each worker then
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,7 @@ def begin(payload: bytes) -> None:
             "executor",
         ) from error
     _prepared[:] = [_Prepared(setup, data)]
+    garbage.freeze()
 
 
 def _received(payload: bytes) -> Any:
@@ -167,4 +171,4 @@ class _Written(Watcher):
 
 def _trainer() -> LocalTrainer:
     setup = _prepared[0].setup
-    return LocalTrainer(setup.model_maker, _prepared[0].data, setup.goal)
+    return LocalTrainer(setup.model_maker, _prepared[0].data, setup.goal, setup.traces)

@@ -27,6 +27,7 @@ from kbatch.models.compilation import said_of
 from kbatch.models.losses import check_smoothing
 from kbatch.models.maker import ModelMaker, check_known_values, described, own_values, signature
 from kbatch.models.preprocessor import preprocess_of
+from kbatch.models.traces import Traces
 from kbatch.outcome import Goal
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import whole_number
@@ -62,6 +63,7 @@ class Terms:
     max_accumulation_steps: int  # the largest number of passes per update that `max_batch` leads to
     # `Executor` whose workers make the trainings; `None` for this process
     executor: Executor | None = None
+    reuse_traces: bool = True  # whether trainings of one graph share its compiled steps
 
     @property
     def workers(self) -> int:
@@ -274,9 +276,10 @@ class Terms:
         return Goal.from_dict(stored)
 
     def _trainer(self, project: Project, data: Data, goal: Goal | None) -> Trainer:
+        traces = Traces() if self.reuse_traces else None
         if self.executor is None:
-            return LocalTrainer(self.model_maker, data, goal)
-        shared = (self.model_maker, data, self.space.augmentation, goal)
+            return LocalTrainer(self.model_maker, data, goal, traces)
+        shared = (self.model_maker, data, self.space.augmentation, goal, traces)
         return IsolatedTrainer(*shared, project.folder, self.executor)
 
     def _seconds_of_epochs(self, project: Project, data: Data, epochs: int) -> float:

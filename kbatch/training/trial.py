@@ -8,7 +8,7 @@ import gc
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
@@ -21,7 +21,8 @@ from kbatch.callbacks.horizon import evaluated, single_numbers
 from kbatch.data.validation import Data
 from kbatch.models.maker import ModelMaker
 from kbatch.models.start import Start
-from kbatch.outcome import Curve, Goal, Outcome
+from kbatch.models.traces import Traces
+from kbatch.outcome import OUT_OF_MEMORY, Curve, Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.at_most_once import Job
 from kbatch.runtime import device, device_memory, keras_private, tensorflow_private
@@ -206,6 +207,10 @@ class Trainer(Protocol):
         """Give back what the trainer holds; a later training takes it again."""
 
 
+# an outcome, and the metrics of the kept weights on test data
+Measured = tuple[Outcome, dict[str, float]]
+
+
 @dataclass(frozen=True)
 class LocalTrainer:
     """Makes the trainings of a search in this process."""
@@ -214,6 +219,8 @@ class LocalTrainer:
     model_maker: ModelMaker
     data: Data  # training and validation data
     goal: Goal | None  # of every trial; `None` before its seconds are known
+    # of trainings before, which later ones of the same graph use; `None` if each has its own
+    traces: Traces | None = None
 
     def __post_init__(self) -> None:
         device.check_gpus_not_left()
@@ -228,17 +235,53 @@ class LocalTrainer:
             order.options,
             checkpoint_callbacks=() if checkpoint is None else checkpoint.callbacks,
             on_progress=watcher.progress,
-            goes_on=order.asked(goal),
         )
         watcher.started(job.purpose, job.trial, job.recipe, goal.seconds)
-        outcome = trial.failure or run(trial.model, job.recipe, self.data, goal, options)
-        outcome = trial.measured(outcome)
-        test = {}
-        if order.test is not None and outcome.value is not None:
-            test = single_numbers(evaluated(trial.model, order.test))
+        made: Measured | None = None
+        if trial.failure is not None:
+            made = trial.measured(trial.failure), {}
+        elif self.traces is not None:
+            made = self._run_in_kept(self.traces, trial, order, options)
+        if made is None:
+            made = self._run(trial, trial.model, order, options)
         # The model of a trial may be built already while the baseline trains what they share.
         self.model_maker.start.put_back()
+        outcome, test = made
         return Trained(outcome, test, device_memory.device_words())
+
+    def _run(self, trial: Trial, model: keras.Model, order: Order, options: RunOptions) -> Measured:
+        """Train a model, and measure it on test data if there are any."""
+        goal = cast(Goal, self.goal)
+        options = replace(options, goes_on=order.asked(goal))
+        outcome = trial.measured(run(model, order.job.recipe, self.data, goal, options))
+        test = {}
+        if order.test is not None and outcome.value is not None:
+            test = single_numbers(evaluated(model, order.test))
+        return outcome, test
+
+    def _run_in_kept(
+        self, traces: Traces, trial: Trial, order: Order, options: RunOptions
+    ) -> Measured | None:
+        """Train in a model whose trace may be made already; `None` if memory ran out with it."""
+        job, model = order.job, cast(keras.Model, trial.model)
+
+        def make() -> keras.Model:
+            values = self.model_maker.hyperparameters(job.values)
+            return self.model_maker.with_seed(job.seed).make(job.recipe, values)
+
+        try:
+            with ExitStack() as lending:
+                with trial.part("build"):
+                    lent = lending.enter_context(traces.lent(model, job.recipe, make))
+                made = self._run(trial, lent, order, options)
+                if lent is model or made[0].ended != OUT_OF_MEMORY:
+                    return made
+                raise MemoryError(made[0].message)
+        except Exception as error:  # TensorFlow has no one class for running out of memory
+            if not is_out_of_memory(error):
+                raise
+        traces.forget()  # its bytes may be those that lack
+        return None
 
     def update_seconds(self, job: Job, updates: range) -> float:
         """Return the median seconds of some updates of a recipe; see `Trainer.update_seconds`."""
@@ -249,7 +292,9 @@ class LocalTrainer:
         return median
 
     def close(self) -> None:
-        """There is nothing to give back."""
+        """Give back the kept models."""
+        if self.traces is not None:
+            self.traces.forget()
 
 
 def new_trial(job: Job, model_maker: ModelMaker) -> Trial:

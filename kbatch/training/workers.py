@@ -25,6 +25,7 @@ from kbatch.data.validation import Data
 from kbatch.errors import SearchError, made_in_one_frame
 from kbatch.models.compilation import CompileArguments
 from kbatch.models.maker import ModelMaker
+from kbatch.models.traces import Traces
 from kbatch.outcome import Goal
 from kbatch.recipe_words import whole_number
 from kbatch.records import files
@@ -252,10 +253,12 @@ class IsolatedTrainer:
         data: Data,
         names: tuple[str, ...],
         goal: Goal | None,
+        traces: Traces | None,
         folder: Path,
         executor: Executor,
     ) -> None:
         self._model_maker, self._data, self._names, self._goal = model_maker, data, names, goal
+        self._traces = traces
         self.workers, self.turns = executor.workers, Turns()
         # Another trainer of this process may be at work in the project, or be collected meanwhile.
         self._folder = folder.resolve() / f"{ISOLATED_FOLDER}-{os.getpid()}-{next(_numbers)}"
@@ -392,7 +395,7 @@ class IsolatedTrainer:
         except OSError as error:
             raise files.refusal(error, self._folder) from error
         settings = Settings.of_process()
-        setup = Setup(self._model_maker, data, self._goal, pipelines, settings)
+        setup = Setup(self._model_maker, data, self._goal, pipelines, settings, self._traces)
         self._payload = _bytes_of(setup, "build, loss, metrics or an augmentation")
 
 

@@ -264,7 +264,7 @@ def test_epochs_are_timed_in_a_worker(points, tmp_path):
 
 
 def test_a_trainer_that_nobody_closes_leaves_nothing_behind(tmp_path):
-    trainer = workers.IsolatedTrainer(None, None, (), None, tmp_path, LocalExecutor())
+    trainer = workers.IsolatedTrainer(None, None, (), None, None, tmp_path, LocalExecutor())
     folder, worker = trainer._folder, trainer._seats[0].worker
     folder.mkdir()
     assert worker.call(os.getpid, timeout_seconds=60) != os.getpid()
@@ -278,7 +278,8 @@ def test_a_trainer_leaves_the_files_of_others_alone(points, tmp_path):
     (x, y), validation = points
     data = prepare(x, y, validation_data=validation)
     first, second = (
-        workers.IsolatedTrainer(None, data, (), None, tmp_path, LocalExecutor()) for _ in range(2)
+        workers.IsolatedTrainer(None, data, (), None, None, tmp_path, LocalExecutor())
+        for _ in range(2)
     )
     killed = tmp_path / "isolated-1-0"  # of another process, which held the project before
     killed.mkdir()

@@ -1,0 +1,280 @@
+"""Traces: compiled steps of a search that serve each training of the same graph."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from kbatch.recipe import Recipe
+from kbatch.runtime import device, device_memory, keras_private, tensorflow_private
+
+Make = Callable[[], keras.Model]
+MOST_GRAPHS = 8  # models that are kept at once; the one that was used least recently goes
+SHARE_OF_MEMORY = 0.05  # of the device, that the kept models may take together
+# What of a recipe may differ between trainings of one graph: streams, callbacks and the optimizer's
+# variables hold it. Where an optimizer has it as a number in the graph, its config tells.
+OUTSIDE = {
+    "batch_size",
+    "micro_batch_size",
+    "learning_rate",
+    "label_smoothing",
+    "warmup_updates",
+    "schedule",
+    "ema",
+    "optimizer",
+    "weight_decay",
+    "momentum",
+    "beta_2",
+    "clip_norm",
+    "policy",
+    "normalization",
+    "jit_compile",
+}
+# Keras' layers whose whole graph stands in their config and variables.
+PLAIN_LAYERS = tuple(
+    f"keras.src.layers.{part}."
+    for part in (
+        "activations",
+        "attention",
+        "convolutional",
+        "core",
+        "merging",
+        "normalization",
+        "pooling",
+        "preprocessing.image_preprocessing",
+        "preprocessing.rescaling",
+        "regularization",
+        "reshaping",
+        "rnn",
+    )
+)
+PLAIN_MODELS = ("keras.src.models.functional", "keras.src.models.sequential", "keras.src.ops.")
+# Methods that make the graph; who sets one on an instance makes another.
+OF_GRAPH = (
+    *("call", "compute_loss", "compute_mask", "train_step", "test_step"),
+    *("apply", "apply_gradients", "update_step", "minimize"),
+)
+KERAS = ("keras.src.", "kbatch.models.optimizers")
+CHANGING = ("_called", "built", "name")  # attributes of a part that tell nothing of its graph
+PLAIN_VALUES = (bool, int, float, str, type(None))
+
+
+class _OwnPartError(Exception):
+    """A part of a model whose graph its config does not tell."""
+
+
+class Traces:
+    """Models of a search whose compiled steps later trainings of the same graph use.
+
+    The model of a trial stays its user's: another one, made in the same way, trains in its place,
+    from its values, and gives them back. Two models have the same graph if Keras' own classes alone
+    make it, and all their configs are equal but for the learning rate.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[str, keras.Model] = {}
+
+    @contextmanager
+    def lent(self, model: keras.Model, recipe: Recipe, make: Make) -> Iterator[keras.Model]:
+        """Give a model to train in the place of another; afterwards that has what was trained.
+
+        Args:
+            model: The compiled model of a training.
+            recipe: `Recipe` of the training.
+            make: Function that makes an equal model; called once for each graph.
+        """
+        graph = graph_of(model, recipe)
+        if graph is None or not self._has_room(model):
+            yield model
+            return
+        own = self._kept.pop(graph, None) or make()
+        if _shares_variables(model, own):
+            yield model
+            return
+        _copy_state(model, own)
+        yield own
+        _copy_state(own, model)
+        for name in ("stop_training", "history"):  # which `fit` sets
+            if hasattr(own, name):
+                setattr(model, name, getattr(own, name))
+        # A callback may have changed the model, or what it drew from may be no variable of it.
+        if graph_of(own, recipe) == graph and _reads_itself_alone(own):
+            self._kept[graph] = own
+            while len(self._kept) > MOST_GRAPHS:
+                del self._kept[next(iter(self._kept))]
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def forget(self) -> None:
+        """Free all models that are kept."""
+        self._kept.clear()
+
+    def _has_room(self, model: keras.Model) -> bool:
+        """Whether one model more may be kept."""
+        limit = device_memory.cpu_limit() or device_memory.most_bytes()
+        kept = sum(_state_bytes(each) for each in self._kept.values())
+        return kept + _state_bytes(model) <= SHARE_OF_MEMORY * limit
+
+
+def graph_of(model: keras.Model, recipe: Recipe) -> str | None:
+    """Return a text that is equal for models of one graph; `None` if that cannot be told."""
+    if device.replicas() > 1 or model.run_eagerly or not _steps_plainly(recipe):
+        return None
+    try:
+        parts = {
+            "model": _model_config(model),
+            "variables": [_described(each) for each in _variables(model)],
+            "compiled": {
+                name: _said(part)
+                for name, part in keras_private.compiled_by_user(model).items()
+                if name != "optimizer"
+            },
+            "optimizer": _optimizer_config(model.optimizer),
+            "jit_compile": model.jit_compile,
+        }
+        return json.dumps(parts, sort_keys=True)
+    except (_OwnPartError, TypeError, ValueError, NotImplementedError):
+        return None
+
+
+def _steps_plainly(recipe: Recipe) -> bool:
+    """Whether a recipe trains by Keras' own step, in which nothing of the recipe stands."""
+    inside = [field.name for field in dataclasses.fields(recipe) if field.name not in OUTSIDE]
+    return recipe.accumulation_steps == 1 and all(
+        getattr(recipe, name) == getattr(Recipe, name) for name in inside
+    )
+
+
+def _model_config(model: keras.Model) -> Any:
+    layers = [_layer_settings(layer) for layer in keras_private.flatten_layers(model)]
+    config = model.get_config()
+    _check_config(config)
+    return [type(model).__name__, config, layers]
+
+
+def _layer_settings(layer: Any) -> dict[str, Any]:
+    """The settings of a layer, which has no tensor or table of its own."""
+    kind = f"{type(layer).__module__}."
+    if any(name in vars(layer) for name in OF_GRAPH):
+        raise _OwnPartError(layer.name)
+    if isinstance(layer, keras.metrics.Metric):
+        return {}  # `compile` says them
+    if isinstance(layer, keras.Model) and kind.startswith(PLAIN_MODELS):
+        return {}  # its layers are looked at
+    held = any(isinstance(value, tf.Tensor) for value in vars(layer).values())
+    if held or not kind.startswith(PLAIN_LAYERS) or isinstance(layer, keras.layers.Lambda):
+        raise _OwnPartError(type(layer).__name__)
+    return _settings(layer)
+
+
+def _settings(part: Any) -> dict[str, Any]:
+    """The plain values and the functions that a part holds, also those that no config tells."""
+    found: dict[str, Any] = {}
+    for name, value in vars(part).items():
+        if name in OF_GRAPH:
+            raise _OwnPartError(name)
+        if callable(value):
+            found[name] = _name(value)
+        elif isinstance(value, PLAIN_VALUES) and value is not None and name not in CHANGING:
+            found[name] = value
+    return found
+
+
+def _name(part: Any) -> list[str]:
+    """The name of a function, or of the class of an object, which must be Keras' own."""
+    kind = part if hasattr(part, "__qualname__") else type(part)
+    if not f"{kind.__module__}.".startswith(KERAS):
+        raise _OwnPartError(str(kind.__qualname__))
+    return [str(kind.__module__), str(kind.__qualname__)]
+
+
+def _check_config(part: Any) -> None:
+    """Refuse a config that names a class or a function that is not Keras' own."""
+    if isinstance(part, Mapping):
+        module = part.get("module")
+        foreign = module is not None and not str(module).startswith("keras")
+        if foreign or part.get("class_name") in ("function", "__lambda__", "__numpy__"):
+            raise _OwnPartError(str(part.get("class_name")))
+        for value in part.values():
+            _check_config(value)
+    elif isinstance(part, (list, tuple)):
+        for value in part:
+            _check_config(value)
+
+
+def _said(part: Any) -> Any:
+    """Losses, metrics and other arguments of `compile` as JSON can hold them."""
+    if isinstance(part, PLAIN_VALUES):
+        return part
+    if isinstance(part, Mapping):
+        return {str(name): _said(value) for name, value in part.items()}
+    if isinstance(part, (list, tuple)):
+        return [_said(value) for value in part]
+    config = part.get_config() if hasattr(part, "get_config") else None
+    _check_config(config)
+    held = _settings(part) if isinstance(part, (keras.losses.Loss, keras.metrics.Metric)) else {}
+    return [_name(part), config, held]
+
+
+def _optimizer_config(optimizer: Any) -> Any:
+    """The config of an optimizer without a learning rate that is a number: a variable holds it."""
+    if any(name in vars(optimizer) for name in keras_private.DECAY_EXCLUSIONS):
+        raise _OwnPartError("weights that do not decay")
+    config = optimizer.get_config()
+    _check_config(config)
+    del config["name"]  # Keras numbers it
+    inner = getattr(optimizer, "inner_optimizer", None)
+    if inner is not None:
+        config["inner_optimizer"] = _optimizer_config(inner)
+    elif not keras_private.has_schedule(optimizer):
+        del config["learning_rate"]
+    return [_name(optimizer), config, _settings(optimizer)]
+
+
+def _variables(model: keras.Model) -> list[Any]:
+    """The variables of a model but those of its metrics, which Keras resets."""
+    of_metrics = {id(each) for metric in model.metrics for each in metric.variables}
+    return [each for each in model.variables if id(each) not in of_metrics]
+
+
+def _described(variable: Any) -> list[Any]:
+    return [variable.path, list(variable.shape), str(variable.dtype), bool(variable.trainable)]
+
+
+def _state(model: keras.Model) -> list[Any]:
+    """All variables of a model and its optimizer, which is built if it was not."""
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+    return [*_variables(model), *model.optimizer.variables]
+
+
+def _copy_state(source: keras.Model, target: keras.Model) -> None:
+    for value, variable in zip(_state(source), _state(target), strict=True):
+        variable.assign(value)
+
+
+def _shares_variables(model: keras.Model, other: keras.Model) -> bool:
+    own = {id(each) for each in model.variables}
+    return model is other or any(id(each) in own for each in other.variables)
+
+
+def _state_bytes(model: keras.Model) -> int:
+    """Bytes of a model and the two slots that an optimizer may hold for each weight."""
+    own = sum(each.value.dtype.size * each.value.shape.num_elements() for each in model.variables)
+    return 3 * own
+
+
+def _reads_itself_alone(model: keras.Model) -> bool:
+    """Whether the compiled steps of a model read nothing but variables that are copied or reset."""
+    known = [*_state(model), *(each for metric in model.metrics for each in metric.variables)]
+    return tensorflow_private.reads_alone(
+        keras_private.functions_of_steps(model),
+        [keras_private.tensorflow_variable(each) for each in known],
+    )

@@ -36,7 +36,7 @@ class Mixing:
     """
 
     def __init__(self) -> None:
-        self._seed = keras.random.SeedGenerator()
+        self.seed = keras.random.SeedGenerator()
 
     def check(self, x: Any) -> None:
         """Refuse inputs that cannot be mixed.
@@ -160,7 +160,7 @@ class MixUp(Mixing):
     def mix(self, x: Any) -> tuple[Any, tf.Tensor]:
         """Average each example with its partner."""
         self.check(x)
-        return mix_up(x, self._seed)
+        return mix_up(x, self.seed)
 
 
 @made_in_one_frame
@@ -193,7 +193,7 @@ class CutMix(Mixing):
     def mix(self, x: Any) -> tuple[Any, tf.Tensor]:
         """Paste a rectangle of its partner into each image."""
         self.check(x)
-        return cut_mix(x, self._seed)
+        return cut_mix(x, self.seed)
 
 
 Part: TypeAlias = "keras.layers.Layer | Mixing"

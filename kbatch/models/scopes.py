@@ -15,6 +15,10 @@ from kbatch.models.losses import mixed, mixing_step
 from kbatch.rules import scaling
 from kbatch.runtime.keras_private import compiled_by_user, flatten_layers, stepping
 
+# Where a model whose trace serves several trainings keeps the parts of its pipeline, its step and
+# what is compiled of it, in a list that is empty before the first.
+KEPT_STEP = "_kbatch_kept_step"
+
 
 @contextmanager
 def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing]) -> Iterator[None]:
@@ -29,6 +33,7 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing])
         yield
         return
     own_step, parts = model.train_step, movement.flat(layers)
+    kept, compiled = vars(model).get(KEPT_STEP), None
 
     def train_step(data: Any) -> Any:
         x, *labels = keras.utils.unpack_x_y_sample_weight(data)
@@ -43,8 +48,24 @@ def augmented(model: keras.Model, layers: Sequence[keras.layers.Layer | Mixing])
         return augmented_step(step, alone, *following)(data)
 
     mixes = any(isinstance(layer, Mixing) for layer in layers)
+    if kept:
+        earlier, train_step, compiled = kept.pop()
+        for state, value in zip(drawn_from(earlier), drawn_from(parts), strict=True):
+            state.assign(value)
+        parts = earlier
     with stepping(model, train_step), mixed(model) if mixes else nullcontext():
+        model.train_function = compiled
         yield
+        if kept is not None:
+            kept.append((parts, train_step, model.train_function))
+
+
+def drawn_from(parts: Sequence[Any]) -> list[Any]:
+    """Return the variables from which the parts of a pipeline draw."""
+    states = list[Any]()
+    for part in parts:
+        states += part.variables if isinstance(part, keras.layers.Layer) else [part.seed.state]
+    return states
 
 
 def _following(

@@ -11,15 +11,18 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kbatch.models.scopes import KEPT_STEP, drawn_from
 from kbatch.recipe import Recipe
+from kbatch.recipe_words import AUGMENTATIONS
 from kbatch.runtime import device, device_memory, keras_private, tensorflow_private
 
 Make = Callable[[], keras.Model]
 MOST_GRAPHS = 8  # models that are kept at once; the one that was used least recently goes
 SHARE_OF_MEMORY = 0.05  # of the device, that the kept models may take together
-# What of a recipe may differ between trainings of one graph: streams, callbacks and the optimizer's
-# variables hold it. Where an optimizer has it as a number in the graph, its config tells.
+# What of a recipe may differ between trainings whose parts are equal: streams, callbacks and the
+# variables of the optimizer hold it, or the configs of model and optimizer tell it.
 OUTSIDE = {
+    "augmentation",
     "batch_size",
     "micro_batch_size",
     "learning_rate",
@@ -94,6 +97,7 @@ class Traces:
             yield model
             return
         own = self._kept.pop(graph, None) or make()
+        vars(own).setdefault(KEPT_STEP, [])
         if _shares_variables(model, own):
             yield model
             return
@@ -138,6 +142,7 @@ def graph_of(model: keras.Model, recipe: Recipe) -> str | None:
             },
             "optimizer": _optimizer_config(model.optimizer),
             "jit_compile": model.jit_compile,
+            "augmentation": recipe.augmentation,
         }
         return json.dumps(parts, sort_keys=True)
     except (_OwnPartError, TypeError, ValueError, NotImplementedError):
@@ -145,10 +150,12 @@ def graph_of(model: keras.Model, recipe: Recipe) -> str | None:
 
 
 def _steps_plainly(recipe: Recipe) -> bool:
-    """Whether a recipe trains by Keras' own step, in which nothing of the recipe stands."""
+    """Whether a recipe trains by Keras' own step, behind at most a pipeline of kbatch's."""
     inside = [field.name for field in dataclasses.fields(recipe) if field.name not in OUTSIDE]
-    return recipe.accumulation_steps == 1 and all(
-        getattr(recipe, name) == getattr(Recipe, name) for name in inside
+    return (
+        recipe.accumulation_steps == 1
+        and recipe.augmentation in AUGMENTATIONS
+        and all(getattr(recipe, name) == getattr(Recipe, name) for name in inside)
     )
 
 
@@ -274,7 +281,11 @@ def _state_bytes(model: keras.Model) -> int:
 def _reads_itself_alone(model: keras.Model) -> bool:
     """Whether the compiled steps of a model read nothing but variables that are copied or reset."""
     known = [*_state(model), *(each for metric in model.metrics for each in metric.variables)]
+    steps = [model.train_function, model.test_function]
+    for parts, _, compiled in vars(model)[KEPT_STEP]:
+        known += drawn_from(parts)
+        steps.append(compiled)
     return tensorflow_private.reads_alone(
-        keras_private.functions_of_steps(model),
+        keras_private.functions_of_steps(steps),
         [keras_private.tensorflow_variable(each) for each in known],
     )

@@ -129,6 +129,8 @@ FIRST_RUNG = 1 / 9  # of the horizon, where the first trials are stopped
 LONGEST_GAP = 60.0
 STAMP = 1.0  # seconds to which records say when a training ended
 MINUTE, HOUR = 60, 3600
+# Parts of an outcome's seconds beside training, in words.
+BESIDE = {"first_step": "first steps", "validation": "validation"}
 
 
 @dataclass(frozen=True)
@@ -301,10 +303,21 @@ def time_words(seconds: float) -> str:
 
 
 def spent_words(records: Sequence[Record]) -> str:
-    """Return how long trainings took, on the training clock and by the wall clock."""
-    trained = f"{sum(record.outcome.train_seconds for record in records):,.0f} training seconds"
-    wall = wall_seconds(records)
-    return trained if wall is None else f"{trained}, {time_words(wall)} by the wall clock"
+    """Return how long trainings took, on the training clock and by the wall clock, and for what."""
+    seconds = sum(record.outcome.train_seconds for record in records)
+    trained, wall = f"{seconds:,.0f} training seconds", wall_seconds(records)
+    if wall is None:
+        return trained
+    beside = {
+        words: sum(record.outcome.seconds.get(part, 0.0) for record in records)
+        for part, words in BESIDE.items()
+    }
+    rest = wall - seconds - sum(beside.values())
+    told = f"{trained}, {time_words(wall)} by the wall clock"
+    if rest < 0 or not any(beside.values()):  # several were made at once, or old records
+        return told
+    parts = [f"{words} {time_words(taken)}" for words, taken in beside.items()]
+    return f"{told} ({', '.join(parts)}, all else {time_words(rest)})"
 
 
 def _span(record: Record) -> tuple[float, float] | None:

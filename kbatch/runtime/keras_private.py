@@ -207,13 +207,13 @@ def fresh_wrapper(metric: Any) -> Any:
     return type(metric)(metric._fn, name=metric.name, dtype=metric.dtype, **metric._fn_kwargs)
 
 
-def functions_of_steps(model: Any) -> list[Any]:
-    """The `tf.function`s by which a model trains and is evaluated, of those that it has made.
+def functions_of_steps(steps: Iterable[Any]) -> list[Any]:
+    """The `tf.function`s inside of a model's `train_function` and `test_function`; none of `None`.
 
     `TensorFlowTrainer._make_function` closes over them: keras/src/backend/tensorflow/trainer.py,
     Keras 3.15.1.
     """
-    made = [each for each in (model.train_function, model.test_function) if each is not None]
+    made = [each for each in steps if each is not None]
     return [inspect.getclosurevars(each).nonlocals["multi_step_on_iterator"] for each in made]
 
 

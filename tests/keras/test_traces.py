@@ -146,13 +146,24 @@ def test_a_training_after_another_equals_the_training_alone(after_default, name)
     assert same(shared, alone(build, other, seed=1))
 
 
-@pytest.mark.parametrize("build", [plain, drawing, nested])
-def test_a_trace_serves_again(build):
-    traces = Traces()
-    _, first = lent(traces, build, replace(DEFAULT, batch_size=16), seed=1)
-    shared, own = lent(traces, build, DEFAULT)
-    assert own is first
-    assert same(shared, alone(build, DEFAULT))
+@pytest.mark.parametrize(
+    ("build", "augmentation"),
+    [
+        (plain, "none"),
+        (drawing, "none"),
+        (nested, "none"),
+        (plain, "flip_shift_contrast"),
+        (drawing, "flip_shift_mixup"),
+        (plain, "cutmix"),
+    ],
+)
+def test_a_trace_serves_again(build, augmentation):
+    traces, recipe = Traces(), replace(DEFAULT, augmentation=augmentation)
+    _, first = lent(traces, build, replace(recipe, batch_size=16), seed=1)
+    for seed in (0, 2):
+        shared, own = lent(traces, build, recipe, seed)
+        assert own is first
+        assert same(shared, alone(build, recipe, seed))
 
 
 class Own(layers.Dense):

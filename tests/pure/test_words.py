@@ -177,7 +177,17 @@ def test_wall_seconds_are_those_of_the_runs(ends, seconds):
     records = [at(record(number, 0.2), *end) for number, end in enumerate(ends)]
     assert wall_seconds(records) == pytest.approx(seconds)
     trained = f"{HORIZON * len(ends):,.0f} training seconds"
-    assert spent_words(records) == f"{trained}, {time_words(seconds)} by the wall clock"
+    assert spent_words(records).startswith(f"{trained}, {time_words(seconds)} by the wall clock")
+
+
+def test_what_is_not_training_is_told_in_parts():
+    parts = {"first_step": 3.0, "validation": 4.0}
+    made = timed(record(0, 0.2), wall=20.0, finished_at="2026-11-25T15:00:00+00:00")
+    own = dataclasses.replace(made.outcome, seconds={**made.outcome.seconds, **parts})
+    told = spent_words([dataclasses.replace(made, outcome=own)])
+    assert told.endswith("20 s by the wall clock (first steps 3 s, validation 4 s, all else 5 s)")
+    at_once = [at(record(number, 0.2), 100 + number, 10.0) for number in range(3)]
+    assert spent_words(at_once).endswith("by the wall clock")
 
 
 @pytest.mark.parametrize(

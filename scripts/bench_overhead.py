@@ -1,9 +1,9 @@
 """The overhead of kbatch per update, against a plain `model.fit` of the same model and data.
 
 Usage: python scripts/bench_overhead.py [--rounds 12] [--seconds 3] [--batch-sizes 32,256,2048,4096]
-[--parts pipeline,light,pictures,checks] [--out FILE]
+[--parts pipeline,light,pictures,checks,searches] [--out FILE]
 
-There are four parts, the first two at every batch size. Within a round their ways take turns:
+There are five parts, the first two at every batch size. Within a round their ways take turns:
 
 - pipeline: kbatch's stream of 200,000 x 20 floats, against Keras' own adapter, both without
   training, in CPU seconds per batch;
@@ -11,7 +11,9 @@ There are four parts, the first two at every batch size. Within a round their wa
   stream (CPU seconds per update), and by kbatch's training (wall clock);
 - pictures: the case study's CNN on drawn pictures in the same ways, at batch 32 only;
 - checks: the seconds of all checks before a training (`kbatch.checks`), of a recipe with passes, on
-  the MLP, the case study's CNN, and MobileNetV2 at 96 pixels.
+  the MLP, the case study's CNN, and MobileNetV2 at 96 pixels;
+- searches: two-second trials of a small network on scikit-learn's digits, with traces shared and
+  with a trace for each: seconds by the wall clock of the whole search, and what they went to.
 
 CPU seconds are those of all threads, and first updates are left out. Plain fits do not validate,
 and kbatch's clock leaves validation out. The script prints for each ratio the geometric mean and
@@ -20,9 +22,11 @@ the upper end of its 95 % interval.
 
 import argparse
 import csv
+import itertools
 import math
 import os
 import statistics
+import tempfile
 import time
 from pathlib import Path
 
@@ -31,6 +35,7 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 import keras
 import numpy as np
 from keras.src.trainers.data_adapters.array_data_adapter import ArrayDataAdapter
+from sklearn.datasets import load_digits
 
 import kbatch
 from kbatch.checks.catalogue import made
@@ -40,6 +45,7 @@ from kbatch.data.streams import training_source
 from kbatch.data.validation import prepare
 from kbatch.models.case_study import cnn
 from kbatch.models.maker import ModelMaker
+from kbatch.records.project import Project
 
 ROWS, COLUMNS = 200_000, 20
 PIPELINE_ROWS = 400_000  # read in each round
@@ -200,6 +206,45 @@ def check_rows(image_size, rounds):
             yield {"part": "checks", "model": name, "round": number, "all_s": seconds, **each}
 
 
+def digits_build():
+    hidden = [keras.layers.Dense(128, "relu"), keras.layers.Dropout(0.2)]
+    model = keras.Sequential([keras.Input((64,)), *hidden, keras.layers.Dense(10)])
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile("adam", loss, metrics=["accuracy"])
+    return model
+
+
+def search_rows(rounds, trials=12):
+    """Rows of one search each, with traces shared and not, in turns."""
+    x, y = load_digits(return_X_y=True)
+    data = (x[:1400] / 16, y[:1400])
+    for number, reuse in itertools.product(range(rounds), (True, False)):
+        hypermodel = kbatch.HyperModel(digits_build, seconds_per_trial=2, seed=number)
+        hypermodel.reuse_traces = reuse
+        with tempfile.TemporaryDirectory() as folder:
+            tuner = kbatch.Tuner(
+                hypermodel, max_trials=trials, directory=folder, project_name="digits"
+            )
+            began = time.perf_counter()
+            tuner.search(*data, validation_data=(x[1400:] / 16, y[1400:]), verbose=0)
+            wall = time.perf_counter() - began
+            records = Project(tuner.project_dir).store.records()
+        trained = sum(record.outcome.train_seconds for record in records)
+        parts = {
+            f"{part}_s": sum(record.outcome.seconds.get(part, 0.0) for record in records)
+            for part in ("first_step", "validation")
+        }
+        ratio = {"wall_per_training_second": wall / trained}
+        sizes = {"round": number, "trainings": len(records), "train_s": trained, "wall_s": wall}
+        yield {
+            "part": "searches",
+            "traces": "shared" if reuse else "own",
+            **sizes,
+            **parts,
+            **ratio,
+        }
+
+
 def report(rows):
     """Print one line for each part, batch size and ratio."""
     pairs = [
@@ -211,7 +256,11 @@ def report(rows):
     for name in dict.fromkeys(row["model"] for row in rows if row["part"] == "checks"):
         all_seconds = [row["all_s"] for row in rows if row.get("model") == name]
         print(f"checks of {name}: {statistics.median(all_seconds):.2f} s in the median")
-    rows = [row for row in rows if row["part"] != "checks"]
+    for traces in dict.fromkeys(row["traces"] for row in rows if row["part"] == "searches"):
+        ratios = [row["wall_per_training_second"] for row in rows if row.get("traces") == traces]
+        told = f"{statistics.median(ratios):.2f} seconds by the wall clock for one of training"
+        print(f"a search with traces {traces}: {told} in the median")
+    rows = [row for row in rows if row["part"] not in ("checks", "searches")]
     for part, batch_size in dict.fromkeys((row["part"], row["batch_size"]) for row in rows):
         chosen = [row for row in rows if (row["part"], row["batch_size"]) == (part, batch_size)]
         for mine, peer in pairs:
@@ -251,6 +300,8 @@ def main():
         x, y = table()
         small = (x[:32], y[:32])
         take(fit_rows("light", mlp, (x, y), small, sizes, options.rounds, options.seconds))
+    if "searches" in parts:
+        take(search_rows(min(options.rounds, 3)))
     if "checks" in parts:
         take(check_rows(options.image_size, min(options.rounds, 3)))
     if "pictures" in parts:

@@ -147,18 +147,21 @@ def test_a_training_after_another_equals_the_training_alone(after_default, name)
 
 
 @pytest.mark.parametrize(
-    ("build", "augmentation"),
+    ("build", "changed"),
     [
-        (plain, "none"),
-        (drawing, "none"),
-        (nested, "none"),
-        (plain, "flip_shift_contrast"),
-        (drawing, "flip_shift_mixup"),
-        (plain, "cutmix"),
+        (plain, {}),
+        (drawing, {}),
+        (nested, {}),
+        (plain, {"jit_compile": True}),
+        (plain, {"optimizer": "sgd", "policy": "mixed_float16"}),
+        (plain, {"augmentation": "flip_shift_contrast"}),
+        (drawing, {"augmentation": "flip_shift_mixup"}),
+        (plain, {"augmentation": "cutmix"}),
     ],
+    ids=lambda part: getattr(part, "__name__", str(part)),
 )
-def test_a_trace_serves_again(build, augmentation):
-    traces, recipe = Traces(), replace(DEFAULT, augmentation=augmentation)
+def test_a_trace_serves_again(build, changed):
+    traces, recipe = Traces(), replace(DEFAULT, **changed)
     _, first = lent(traces, build, replace(recipe, batch_size=16), seed=1)
     for seed in (0, 2):
         shared, own = lent(traces, build, recipe, seed)

@@ -29,7 +29,6 @@ def drawn(space: list[Hyperparameter], draw: Callable[[Hyperparameter], Any]) ->
     hp = keras_tuner.HyperParameters()
     values = {}
     for axis in space:
-        hp.merge([axis])
         if hp.is_active(axis):
             hp.values[axis.name] = values[axis.name] = (
                 axis.default if is_fixed(axis) else draw(axis)

@@ -100,6 +100,15 @@ def looks_at_validation(callback: keras.callbacks.Callback) -> bool:
     return monitors
 
 
+def is_of_keras(callback: keras.callbacks.Callback) -> bool:
+    """Tell whether a callback is Keras' own, which holds to the model that it is given.
+
+    Code of a user's may change settings that a trace holds, or reach the model in another way.
+    """
+    own = type(callback).__module__.startswith("keras.src.callbacks.")
+    return own and not isinstance(callback, keras.callbacks.LambdaCallback)
+
+
 def works_at_batches(callback: keras.callbacks.Callback) -> bool:
     """Tell whether a callback does anything at the start or the end of batches."""
     hooks = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")

@@ -57,6 +57,8 @@ PLAIN_LAYERS = tuple(
         "rnn",
     )
 )
+# Whose function no config tells, and which draws by Python's generator while it is traced.
+NOT_PLAIN = (keras.layers.Lambda, keras.layers.AugMix)
 PLAIN_MODELS = ("keras.src.models.functional", "keras.src.models.sequential", "keras.src.ops.")
 # Methods that make the graph; who sets one on an instance makes another.
 OF_GRAPH = (
@@ -97,16 +99,15 @@ class Traces:
             yield model
             return
         own = self._kept.pop(graph, None) or make()
-        vars(own).setdefault(KEPT_STEP, [])
-        if _shares_variables(model, own):
+        # `build` may return one model, or draw another each time that it is called
+        if _shares_variables(model, own) or not _is_copied(model, own, recipe, graph):
             yield model
             return
+        vars(own).setdefault(KEPT_STEP, [])
         _copy_state(model, own)
         yield own
         _copy_state(own, model)
-        for name in ("stop_training", "history"):  # which `fit` sets
-            if hasattr(own, name):
-                setattr(model, name, getattr(own, name))
+        _copy_of_fit(own, model)
         # A callback may have changed the model, or what it drew from may be no variable of it.
         if graph_of(own, recipe) == graph and _reads_itself_alone(own):
             self._kept[graph] = own
@@ -131,8 +132,11 @@ def graph_of(model: keras.Model, recipe: Recipe) -> str | None:
     """Return a text that is equal for models of one graph; `None` if that cannot be told."""
     if device.replicas() > 1 or model.run_eagerly or not _steps_plainly(recipe):
         return None
+    if not all(layer.built for layer in keras_private.flatten_layers(model)):
+        return None  # the first batch makes its variables
     try:
         parts = {
+            "process": keras_private.settings_of_graphs(),
             "model": _model_config(model),
             "variables": [_described(each) for each in _variables(model)],
             "compiled": {
@@ -160,14 +164,15 @@ def _steps_plainly(recipe: Recipe) -> bool:
 
 
 def _model_config(model: keras.Model) -> Any:
-    layers = [_layer_settings(layer) for layer in keras_private.flatten_layers(model)]
+    numbers = {id(variable): number for number, variable in enumerate(_variables(model))}
+    layers = [_layer_settings(layer, numbers) for layer in keras_private.flatten_layers(model)]
     config = model.get_config()
     _check_config(config)
     return [type(model).__name__, config, layers]
 
 
-def _layer_settings(layer: Any) -> dict[str, Any]:
-    """The settings of a layer, which has no tensor or table of its own."""
+def _layer_settings(layer: Any, numbers: Mapping[int, int]) -> dict[str, Any]:
+    """The settings of a layer without a tensor or table of its own, and its variables' numbers."""
     kind = f"{type(layer).__module__}."
     if any(name in vars(layer) for name in OF_GRAPH):
         raise _OwnPartError(layer.name)
@@ -176,9 +181,12 @@ def _layer_settings(layer: Any) -> dict[str, Any]:
     if isinstance(layer, keras.Model) and kind.startswith(PLAIN_MODELS):
         return {}  # its layers are looked at
     held = any(isinstance(value, tf.Tensor) for value in vars(layer).values())
-    if held or not kind.startswith(PLAIN_LAYERS) or isinstance(layer, keras.layers.Lambda):
+    if held or not kind.startswith(PLAIN_LAYERS) or isinstance(layer, NOT_PLAIN):
         raise _OwnPartError(type(layer).__name__)
-    return _settings(layer)
+    if getattr(layer, "stateful", False):
+        raise _OwnPartError("a state that stays from one batch to the next")
+    own = {name: value for name, value in vars(layer).items() if id(value) in numbers}
+    return {**_settings(layer), "own": {name: numbers[id(each)] for name, each in own.items()}}
 
 
 def _settings(part: Any) -> dict[str, Any]:
@@ -227,7 +235,7 @@ def _said(part: Any) -> Any:
     config = part.get_config() if hasattr(part, "get_config") else None
     _check_config(config)
     held = _settings(part) if isinstance(part, (keras.losses.Loss, keras.metrics.Metric)) else {}
-    return [_name(part), config, held]
+    return [_name(part), config, held, vars(part).get("_fn_kwargs") if held else None]
 
 
 def _optimizer_config(optimizer: Any) -> Any:
@@ -252,7 +260,9 @@ def _variables(model: keras.Model) -> list[Any]:
 
 
 def _described(variable: Any) -> list[Any]:
-    return [variable.path, list(variable.shape), str(variable.dtype), bool(variable.trainable)]
+    held = [_said(getattr(variable, name, None)) for name in ("regularizer", "constraint")]
+    own = [variable.path, list(variable.shape), str(variable.dtype), bool(variable.trainable)]
+    return [*own, *held]
 
 
 def _state(model: keras.Model) -> list[Any]:
@@ -265,6 +275,23 @@ def _state(model: keras.Model) -> list[Any]:
 def _copy_state(source: keras.Model, target: keras.Model) -> None:
     for value, variable in zip(_state(source), _state(target), strict=True):
         variable.assign(value)
+
+
+def _is_copied(model: keras.Model, other: keras.Model, recipe: Recipe, graph: str) -> bool:
+    """Whether another model has the graph of a model, and its state fits."""
+    if graph_of(other, recipe) != graph:
+        return False
+    shapes = [[(each.shape, each.dtype) for each in _state(one)] for one in (model, other)]
+    return shapes[0] == shapes[1]
+
+
+def _copy_of_fit(source: keras.Model, target: keras.Model) -> None:
+    """Give a model what `fit` has set on another one."""
+    for name in ("stop_training", "history"):
+        if hasattr(source, name):
+            setattr(target, name, getattr(source, name))
+    if isinstance(getattr(target, "history", None), keras.callbacks.History):
+        target.history.set_model(target)
 
 
 def _shares_variables(model: keras.Model, other: keras.Model) -> bool:
@@ -285,7 +312,8 @@ def _reads_itself_alone(model: keras.Model) -> bool:
     for parts, _, compiled in vars(model)[KEPT_STEP]:
         known += drawn_from(parts)
         steps.append(compiled)
-    return tensorflow_private.reads_alone(
-        keras_private.functions_of_steps(steps),
-        [keras_private.tensorflow_variable(each) for each in known],
-    )
+    functions = keras_private.functions_of_steps(steps)
+    if functions is None:
+        return False
+    variables = [keras_private.tensorflow_variable(each) for each in known]
+    return tensorflow_private.reads_alone(functions, variables)

@@ -18,6 +18,7 @@ import keras_tuner
 import tensorflow as tf
 
 from kbatch.callbacks.horizon import evaluated, single_numbers
+from kbatch.callbacks.user_callbacks import is_of_keras
 from kbatch.data.validation import Data
 from kbatch.models.maker import ModelMaker
 from kbatch.models.start import Start
@@ -240,7 +241,7 @@ class LocalTrainer:
         made: Measured | None = None
         if trial.failure is not None:
             made = trial.measured(trial.failure), {}
-        elif self.traces is not None:
+        elif self.traces is not None and all(map(is_of_keras, order.options.callbacks)):
             made = self._run_in_kept(self.traces, trial, order, options)
         if made is None:
             made = self._run(trial, trial.model, order, options)

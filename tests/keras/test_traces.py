@@ -8,6 +8,7 @@ import pytest
 
 import kbatch
 from kbatch.callbacks.horizon import evaluated
+from kbatch.callbacks.user_callbacks import is_of_keras
 from kbatch.data.validation import prepare
 from kbatch.errors import SearchError
 from kbatch.model_spec import ModelSpec
@@ -199,7 +200,20 @@ def of_other_function():
     return loss
 
 
+def without_input():
+    return compiled(keras.Sequential([layers.Flatten(), layers.Dense(4)]))
+
+
+def stateful():
+    pixels = keras.Input((8, 8, 1), batch_size=32)
+    rows = layers.Reshape((8, 8))(pixels)
+    return compiled(keras.Model(pixels, layers.LSTM(4, stateful=True)(rows)))
+
+
 OF_THEIR_OWN = {
+    "inputs": without_input,
+    "state": stateful,
+    "draws of a trace": lambda: headed(layers.AugMix()),
     "layer": lambda: headed(Own(4)),
     "lambda": lambda: headed(layers.Lambda(lambda x: 2 * x, output_shape=(8, 8, 1))),
     "model": lambda: compiled(OwnModel([keras.Input((8, 8, 1)), layers.Flatten()])),
@@ -231,6 +245,9 @@ OTHER_GRAPHS = {
     "frozen": lambda m: setattr(m.layers[0], "trainable", False),
     "loss": lambda m: compiled(m, "sparse_categorical_crossentropy"),
     "clipped": lambda m: setattr(m.optimizer, "clipnorm", 1.0),
+    "decay": lambda m: setattr(m.layers[0].kernel, "regularizer", keras.regularizers.L2(0.1)),
+    "bound": lambda m: setattr(m.layers[0].kernel, "constraint", keras.constraints.MaxNorm(1)),
+    "bias": lambda m: setattr(m.layers[0], "bias", None),
 }
 
 
@@ -258,6 +275,62 @@ def test_models_that_share_weights_train_themselves():
     model = made.make(DEFAULT)
     with Traces().lent(model, DEFAULT, lambda: made.make(DEFAULT)) as own:
         assert own is model
+
+
+def test_a_build_that_draws_trains_the_model_that_it_returned():
+    rates = iter((0.1, 0.2, 0.3))
+    made = maker(lambda: headed(layers.Dropout(next(rates))))
+    model, traces = made.make(DEFAULT), Traces()
+    with traces.lent(model, DEFAULT, lambda: made.make(DEFAULT)) as own:
+        assert own is model
+    assert len(traces) == 0
+
+
+def test_an_optimizer_that_was_built_for_other_weights_is_not_copied():
+    models = [maker(plain).make(DEFAULT) for _ in range(2)]
+    models[0].optimizer.build(models[0].trainable_variables)
+    for model in models:
+        model.layers[0].trainable = False
+    assert graph_of(models[0], DEFAULT) == graph_of(models[1], DEFAULT)
+    with Traces().lent(models[0], DEFAULT, lambda: models[1]) as own:
+        assert own is models[0]
+
+
+def test_a_model_that_build_returns_again_keeps_no_step():
+    model = plain()
+    made, recipe = maker(lambda: model), replace(DEFAULT, augmentation="flip")
+    for _ in range(2):
+        lent_model = made.make(recipe)
+        with Traces().lent(lent_model, recipe, lambda: made.make(recipe)) as own:
+            assert own is model
+            trained(own, recipe)
+
+
+@pytest.mark.parametrize("callback", [keras.callbacks.EarlyStopping(), keras.callbacks.Callback()])
+def test_callbacks_of_keras_alone_may_share(callback):
+    assert is_of_keras(callback)
+    assert not is_of_keras(type("Own", (type(callback),), {})())
+    assert not is_of_keras(keras.callbacks.LambdaCallback(on_train_begin=print))
+
+
+def test_own_callbacks_see_the_model_of_build(tmp_path):
+    built, trained_models = [], []
+
+    def build(hp):
+        built.append(plain())
+        return built[-1]
+
+    class Seen(keras.callbacks.Callback):
+        def on_train_begin(self, logs=None):
+            trained_models.append(self.model)
+
+    hypermodel = kbatch.HyperModel(
+        build, kbatch.Space(jit_compile=False, batch_size=(32,)), seconds_per_trial=0.2
+    )
+    tuner = kbatch.Tuner(hypermodel, max_trials=2, directory=tmp_path, project_name="p")
+    data = {"validation_data": (X[128:], Y[128:]), "callbacks": [Seen()]}
+    tuner.search(X[:128], Y[:128], verbose=0, **data)
+    assert all(any(model is each for each in built) for model in trained_models)
 
 
 def test_an_error_keeps_nothing():
@@ -291,6 +364,7 @@ def test_the_model_of_a_trial_stays_its_users(tmp_path):
         for _, model in hypermodel.after
     ]
     np.testing.assert_allclose(measured, again, atol=1e-6)
+    assert all(model.history.model is model for _, model in hypermodel.after)
     assert len({id(model) for _, model in hypermodel.after}) == 3
 
 

@@ -15,7 +15,8 @@ lowest value of 3,000 random recipes, and the best is the best of these and of 4
 
 A start is what the search begins with: `default` is batch 32, SGD 0.01 with momentum 0.9, two
 layers of 128 units; `poor` and `good` are better than a tenth, or nine tenths, of the random
-recipes. Every policy is given it as its first trial.
+recipes. Every policy is given it as its first trial. kbatch's second is its default recipe, here
+that of `default` with layers, units and dropout of the start.
 
 Policies: `random`; `kbatch`, its own oracle, `kbatch:kept=1/3` with other settings (see
 `bench_search.py`); `bayesian` and `hyperband` of KerasTuner; `tpe` and `gp` of Optuna, each
@@ -71,6 +72,8 @@ DEFAULT = {
     **{"batch_size": 32, "learning_rate": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
     **{"num_layers": 2, "max_units": 128, "max_dropout": 0.0},
 }
+# What kbatch has a default of; the others are the user's own.
+OF_RECIPES = ("batch_size", "learning_rate", "momentum", "weight_decay")
 SHARES = {"poor": 0.1, "good": 0.9}
 OBJECTIVE = "score"
 COLUMNS = (
@@ -230,7 +233,8 @@ def by_oracle(search, make):
         )
         made._set_project_dir(folder, "search")
         if isinstance(made, Oracle):
-            made.begin_at(in_space(search.start), False, default=DEFAULT)
+            default = {name: DEFAULT[name] for name in OF_RECIPES}
+            made.begin_at(in_space(search.start), False, default={**search.start, **default})
             made.margin = 2 * math.sqrt(2) * math.hypot(OF_TRAINING, OF_MARK) * search.noise
         given = {}
         while not search.is_over:

@@ -239,7 +239,9 @@ def test_only_the_weights_of_lora_move():
     assert all(np.any(each) for each in added)  # they begin at zero
 
 
-@pytest.mark.parametrize("name", ["bert with its preprocessor", "gpt2"])
+@pytest.mark.parametrize(
+    "name", ["bert with its preprocessor", pytest.param("gpt2", marks=pytest.mark.slow)]
+)
 def test_a_task_is_searched(name, tmp_path):
     build, x, y, metric = TASKS[name]
     hypermodel = kbatch.HyperModel(

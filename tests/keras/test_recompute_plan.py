@@ -279,7 +279,9 @@ def encoded(kind):
 
 
 @pytest.mark.parametrize("kind", [Encoder, Untold])
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16"])
+@pytest.mark.parametrize(
+    "policy", ["float32", pytest.param("mixed_bfloat16", marks=pytest.mark.slow)]
+)
 def test_a_layer_that_only_calls_others_is_cut_inside(policy, kind):
     with policy_scope(policy, "float32"):
         model = encoded(kind)

@@ -138,7 +138,7 @@ def test_layers_inside_of_others_are_changed_alike(examples):
     assert_equal(recipe, nested, examples)
 
 
-@pytest.mark.parametrize("training", ["plain", "sam:0.05"])
+@pytest.mark.parametrize("training", ["plain", pytest.param("sam:0.05", marks=pytest.mark.slow)])
 def test_what_validation_draws_changes_no_weight(training, examples):
     """Keras' recurrent dropout draws in validation too; the code validates more often."""
 
@@ -152,7 +152,9 @@ def test_what_validation_draws_changes_no_weight(training, examples):
 
 
 @pytest.mark.filterwarnings("ignore:Layer InputLayer does not have a `quantize` method")
-@pytest.mark.parametrize("mode", ["int8", pytest.param("int4", marks=pytest.mark.slow), "float8"])
+@pytest.mark.parametrize(
+    "mode", ["int8", *(pytest.param(each, marks=pytest.mark.slow) for each in ("int4", "float8"))]
+)
 @pytest.mark.parametrize(
     "fields",
     [

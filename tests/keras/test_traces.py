@@ -137,11 +137,32 @@ def after_default():
     return traces, own
 
 
+def built_for(name):
+    """A model that a recipe with another value of that field can train."""
+    return drawing if name == "accumulation" else plain  # exact passes refuse its normalization
+
+
 @pytest.mark.parametrize("name", OTHERS)
+def test_a_field_makes_another_graph_unless_it_stands_outside(name):
+    build, other = built_for(name), replace(DEFAULT, **OTHERS[name])
+    of_default, of_other = (
+        graph_of(maker(build).make(recipe), recipe) for recipe in (DEFAULT, other)
+    )
+    assert of_default is not None
+    assert (of_default == of_other) == (name in OF_ONE_GRAPH)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        each if each in OF_ONE_GRAPH else pytest.param(each, marks=pytest.mark.slow)
+        for each in OTHERS
+    ],
+)
 def test_a_training_after_another_equals_the_training_alone(after_default, name):
     other = replace(DEFAULT, **OTHERS[name])
     traces, first = after_default
-    build = drawing if name == "accumulation" else plain  # exact passes refuse its normalization
+    build = built_for(name)
     shared, own = lent(traces, build, other, seed=1)
     assert (own is first) == (name in OF_ONE_GRAPH)
     assert same(shared, alone(build, other, seed=1))
@@ -151,13 +172,18 @@ def test_a_training_after_another_equals_the_training_alone(after_default, name)
     ("build", "changed"),
     [
         (plain, {}),
-        (drawing, {}),
         (nested, {}),
-        (plain, {"jit_compile": True}),
-        (plain, {"optimizer": "sgd", "policy": "mixed_float16"}),
-        (plain, {"augmentation": "flip_shift_contrast"}),
-        (drawing, {"augmentation": "flip_shift_mixup"}),
-        (plain, {"augmentation": "cutmix"}),
+        (plain, {"optimizer": "sgd", "policy": "mixed_float16", "augmentation": "mixup"}),
+        *(
+            pytest.param(build, changed, marks=pytest.mark.slow)
+            for build, changed in (
+                (drawing, {}),
+                (plain, {"jit_compile": True}),
+                (plain, {"augmentation": "flip_shift_contrast"}),
+                (drawing, {"augmentation": "flip_shift_mixup"}),
+                (plain, {"augmentation": "cutmix"}),
+            )
+        ),
     ],
     ids=lambda part: getattr(part, "__name__", str(part)),
 )
@@ -313,6 +339,7 @@ def test_callbacks_of_keras_alone_may_share(callback):
     assert not is_of_keras(keras.callbacks.LambdaCallback(on_train_begin=print))
 
 
+@pytest.mark.slow
 def test_own_callbacks_see_the_model_of_build(tmp_path):
     built, trained_models = [], []
 

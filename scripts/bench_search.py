@@ -65,8 +65,8 @@ def rates(text):
 
 # Settings of kbatch's search that `--policies` can change: module, name and how it is read.
 SETTINGS = {
-    "kept": (oracle, "KEPT", rates),
-    "whole": (oracle, "WHOLE", int),
+    "kept": (rungs, "KEPT_AT_RUNGS", rates),
+    "whole": (rungs, "WHOLE_RUNG", int),
     "random": (proposals, "RANDOM_TRIALS", int),
     "repeated": (oracle, "REPEATED_FROM", int),
     "at_once": (oracle, "AT_ONCE", int),

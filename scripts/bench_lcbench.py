@@ -20,7 +20,8 @@ that of `default` with layers, units and dropout of the start.
 
 Policies: `random`; `kbatch`, its own oracle, `kbatch:kept=1/3` with other settings (see
 `bench_search.py`); `bayesian` and `hyperband` of KerasTuner; `tpe` and `gp` of Optuna, each
-training whole, `tpe+hyperband` with Optuna's pruner at the twelve marks. The sample of an error is
+training whole, `tpe+hyperband` with Optuna's pruner at the twelve marks, and `tpe+default`, which
+is told kbatch's second trial too. The sample of an error is
 the tasks: a row holds the mean over their means, and its standard error.
 """
 
@@ -222,6 +223,11 @@ def in_space(recipe):
     return {**recipe, "batch_size": size}
 
 
+def default_of(start):
+    """The default recipe with the start's values of what is the user's own."""
+    return {**start, **{name: DEFAULT[name] for name in OF_RECIPES}}
+
+
 def by_oracle(search, make):
     """Search by an oracle of KerasTuner's, whose first trial is the start."""
     with tempfile.TemporaryDirectory() as folder:
@@ -233,8 +239,7 @@ def by_oracle(search, make):
         )
         made._set_project_dir(folder, "search")
         if isinstance(made, Oracle):
-            default = {name: DEFAULT[name] for name in OF_RECIPES}
-            made.begin_at(in_space(search.start), False, default={**search.start, **default})
+            made.begin_at(in_space(search.start), False, default=default_of(search.start))
             made.margin = 2 * math.sqrt(2) * math.hypot(OF_TRAINING, OF_MARK) * search.noise
         given = {}
         while not search.is_over:
@@ -277,8 +282,8 @@ def begun_at(trial, horizon):
     return trial.hyperparameters.values.get("tuner/initial_epoch", 0) / OF_HORIZON * horizon
 
 
-def by_optuna(search, sampler, pruner=None):
-    """Search by a sampler of Optuna's, that is told the start."""
+def by_optuna(search, sampler, pruner=None, later=()):
+    """Search by a sampler of Optuna's, that is told the start, and other recipes after it."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         study = optuna.create_study(
@@ -286,7 +291,8 @@ def by_optuna(search, sampler, pruner=None):
             sampler=sampler(seed=search.seed),
             pruner=pruner or optuna.pruners.NopPruner(),
         )
-        study.enqueue_trial(in_space(search.start))
+        for recipe in (search.start, *later):
+            study.enqueue_trial(in_space(recipe))
         held = {}
         while not search.is_over:
             trial = study.ask()
@@ -329,6 +335,7 @@ POLICIES = {
     "kbatch": lambda s: by_oracle(s, Oracle),
     "tpe": lambda s: by_optuna(s, tpe),
     "tpe+hyperband": lambda s: by_optuna(s, tpe, optuna.pruners.HyperbandPruner(1, 12)),
+    "tpe+default": lambda s: by_optuna(s, tpe, later=[default_of(s.start)]),
     "gp": lambda s: by_optuna(s, optuna.samplers.GPSampler),
 }
 

@@ -136,7 +136,7 @@ def graph_of(model: keras.Model, recipe: Recipe) -> str | None:
         return None  # the first batch makes its variables
     try:
         parts = {
-            "process": keras_private.settings_of_graphs(),
+            "process": _settings_of_process(),
             "model": _model_config(model),
             "variables": [_described(each) for each in _variables(model)],
             "compiled": {
@@ -161,6 +161,13 @@ def _steps_plainly(recipe: Recipe) -> bool:
         and recipe.augmentation in AUGMENTATIONS
         and all(getattr(recipe, name) == getattr(Recipe, name) for name in inside)
     )
+
+
+def _settings_of_process() -> list[Any]:
+    """The settings of Keras that stand in a graph."""
+    config = keras.config
+    flash = config.is_flash_attention_enabled()
+    return [config.floatx(), config.epsilon(), config.image_data_format(), flash]
 
 
 def _model_config(model: keras.Model) -> Any:
@@ -312,8 +319,8 @@ def _reads_itself_alone(model: keras.Model) -> bool:
     for parts, _, compiled in vars(model)[KEPT_STEP]:
         known += drawn_from(parts)
         steps.append(compiled)
-    functions = keras_private.functions_of_steps(steps)
-    if functions is None:
+    functions = [keras_private.function_of_step(each) for each in steps if each is not None]
+    if None in functions:
         return False
     variables = [keras_private.tensorflow_variable(each) for each in known]
     return tensorflow_private.reads_alone(functions, variables)

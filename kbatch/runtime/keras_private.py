@@ -207,27 +207,13 @@ def fresh_wrapper(metric: Any) -> Any:
     return type(metric)(metric._fn, name=metric.name, dtype=metric.dtype, **metric._fn_kwargs)
 
 
-def settings_of_graphs() -> list[Any]:
-    """The settings of Keras in this process that stand in a traced graph."""
-    import keras
+def function_of_step(step: Any) -> Any:
+    """The `tf.function` in a model's `train_function` or `test_function`; `None` if another's.
 
-    config = keras.config
-    flash = config.is_flash_attention_enabled()
-    return [config.floatx(), config.epsilon(), config.image_data_format(), flash]
-
-
-def functions_of_steps(steps: Iterable[Any]) -> list[Any] | None:
-    """The `tf.function`s inside of a model's `train_function` and `test_function`.
-
-    A step that is `None` has none; all are `None` if a step is not as Keras makes it.
-
-    `TensorFlowTrainer._make_function` closes over them: keras/src/backend/tensorflow/trainer.py,
-    Keras 3.15.1.
+    `TensorFlowTrainer._make_function`, keras/src/backend/tensorflow/trainer.py, Keras 3.15.1.
     """
-    made = [inspect.getclosurevars(each).nonlocals for each in steps if each is not None]
-    if not all("multi_step_on_iterator" in each for each in made):
-        return None
-    return [each["multi_step_on_iterator"] for each in made]
+    held = inspect.getclosurevars(step).nonlocals if inspect.isfunction(step) else {}
+    return held.get("multi_step_on_iterator")
 
 
 def functional_class() -> Any:

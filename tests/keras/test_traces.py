@@ -312,7 +312,7 @@ def test_a_build_that_draws_trains_the_model_that_it_returned():
     assert len(traces) == 0
 
 
-def test_an_optimizer_that_was_built_for_other_weights_is_not_copied():
+def test_an_optimizer_of_other_weights_is_not_copied():
     models = [maker(plain).make(DEFAULT) for _ in range(2)]
     models[0].optimizer.build(models[0].trainable_variables)
     for model in models:

@@ -15,6 +15,7 @@ from kbatch.models.scopes import KEPT_STEP, drawn_from
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import AUGMENTATIONS
 from kbatch.runtime import device, device_memory, keras_private, tensorflow_private
+from kbatch.runtime.oom import is_out_of_memory
 
 Make = Callable[[], keras.Model]
 MOST_GRAPHS = 8  # models that are kept at once; the one that was used least recently goes
@@ -98,9 +99,9 @@ class Traces:
         if graph is None or not self._has_room(model):
             yield model
             return
-        own = self._kept.pop(graph, None) or make()
+        own = self._kept.pop(graph, None) or _made(make)
         # `build` may return one model, or draw another each time that it is called
-        if _shares_variables(model, own) or not _is_copied(model, own, recipe, graph):
+        if own is None or _shares_variables(model, own) or not _fits(own, model, recipe, graph):
             yield model
             return
         vars(own).setdefault(KEPT_STEP, [])
@@ -220,9 +221,12 @@ def _name(part: Any) -> list[str]:
 def _check_config(part: Any) -> None:
     """Refuse a config that names a class or a function that is not Keras' own."""
     if isinstance(part, Mapping):
-        module = part.get("module")
-        foreign = module is not None and not str(module).startswith("keras")
-        if foreign or part.get("class_name") in ("function", "__lambda__", "__numpy__"):
+        module = str(part.get("module") or "keras")
+        if not f"{module}.".startswith("keras.") or part.get("class_name") in (
+            "function",
+            "__lambda__",
+            "__numpy__",
+        ):
             raise _OwnPartError(str(part.get("class_name")))
         for value in part.values():
             _check_config(value)
@@ -284,11 +288,21 @@ def _copy_state(source: keras.Model, target: keras.Model) -> None:
         variable.assign(value)
 
 
-def _is_copied(model: keras.Model, other: keras.Model, recipe: Recipe, graph: str) -> bool:
-    """Whether another model has the graph of a model, and its state fits."""
-    if graph_of(other, recipe) != graph:
+def _made(make: Make) -> keras.Model | None:
+    """Make a model; `None` if the user's `build` cannot be called once more."""
+    try:
+        return make()
+    except Exception as error:  # the user's code raises errors of any kind
+        if is_out_of_memory(error):
+            raise
+        return None
+
+
+def _fits(own: keras.Model, model: keras.Model, recipe: Recipe, graph: str) -> bool:
+    """Whether a model has that graph, and the state of another one fits into it."""
+    if graph_of(own, recipe) != graph:
         return False
-    shapes = [[(each.shape, each.dtype) for each in _state(one)] for one in (model, other)]
+    shapes = [[(each.shape, each.dtype) for each in _state(one)] for one in (own, model)]
     return shapes[0] == shapes[1]
 
 

@@ -335,7 +335,13 @@ def test_a_budget_is_met_in_another_order_only_if_it_must_be():
     assert recompute.plan(model, 512, "budget", kept_share=0.6).reordered
 
 
-@pytest.mark.parametrize("kind", [Scaled, Frozen, Undecided, Reshaped, InTensorFlow])
+MORE = (Scaled, Undecided, Reshaped, InTensorFlow)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [Frozen, *(pytest.param(each, marks=pytest.mark.slow) for each in MORE)],
+)
 def test_a_layer_that_does_more_is_recomputed_whole(kind):
     model = encoded(kind)
     plan = recompute.plan(model, 512, "manual", layers=["encoder"])

@@ -200,6 +200,12 @@ class Own(layers.Dense):
     """A layer of the user's."""
 
 
+class OwnZeros(keras.initializers.Zeros):
+    """An initializer of a module whose name begins as that of Keras."""
+
+    __module__ = "keras_own"
+
+
 class OwnModel(keras.Sequential):
     """A model of the user's."""
 
@@ -245,6 +251,7 @@ OF_THEIR_OWN = {
     "model": lambda: compiled(OwnModel([keras.Input((8, 8, 1)), layers.Flatten()])),
     "activation": lambda: headed(layers.Dense(4, activation=lambda x: x)),
     "regularizer": lambda: headed(layers.Dense(4, kernel_regularizer=lambda w: 0.1)),
+    "initializer": lambda: headed(layers.Dense(4, kernel_initializer=OwnZeros())),
     "values of data": lambda: headed(adapted()),
     "loss": lambda: headed(loss=own_function),
     "function of a loss": lambda: headed(loss=of_other_function()),
@@ -310,6 +317,14 @@ def test_a_build_that_draws_trains_the_model_that_it_returned():
     with traces.lent(model, DEFAULT, lambda: made.make(DEFAULT)) as own:
         assert own is model
     assert len(traces) == 0
+
+
+def test_a_build_that_is_called_once_trains_its_model():
+    rates = iter((0.1,))
+    made = maker(lambda: headed(layers.Dropout(next(rates))))
+    model = made.make(DEFAULT)
+    with Traces().lent(model, DEFAULT, lambda: made.make(DEFAULT)) as own:
+        assert own is model
 
 
 def test_an_optimizer_of_other_weights_is_not_copied():

@@ -208,7 +208,11 @@ class Halves(keras.Model):
         return {"loss": tf.reduce_mean((self.part(data) - data) ** 2)}
 
 
-@pytest.mark.parametrize("arguments_noted", [True, False], ids=["made anew", "the model itself"])
+@pytest.mark.parametrize(
+    "arguments_noted",
+    [True, pytest.param(False, marks=pytest.mark.slow)],
+    ids=["made anew", "the model itself"],
+)
 def test_a_model_without_labels_is_tuned(arguments_noted, tmp_path):
     with noting() if arguments_noted else nullcontext():
         model = Halves(keras.Sequential([layers.Input((8,)), layers.Dense(3), layers.Dense(8)]))
@@ -302,7 +306,7 @@ class Encoder(keras.Model):
         return {"loss": loss}
 
 
-@pytest.mark.parametrize("in_tuples", [False, True])
+@pytest.mark.parametrize("in_tuples", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_dataset_of_inputs_reaches_the_step_as_it_is(in_tuples, tmp_path):
     def batches(x):
         data = tf.data.Dataset.from_tensor_slices(x).batch(16)

@@ -144,26 +144,31 @@ def refused(folder):
     return said_by(REFUSED, folder)
 
 
+@pytest.mark.slow
 def test_a_stock_tuner_searches_on_two_devices(mirrored):
     assert [trial["ended"] for trial in mirrored["trials"]] == ["horizon"] * 2
     assert mirrored["copies"] == 2
     assert mirrored["runs"] == 2
 
 
+@pytest.mark.slow
 def test_records_say_how_many_devices_trained(mirrored):
     assert all(trial["device"].startswith("2 x CPU") for trial in mirrored["trials"])
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_that_of_each_device(mirrored):
     _, *trials = mirrored["trials"]
     assert {trial["micro_batch_size"] for trial in trials} == {16}  # twice the limit of 8
 
 
+@pytest.mark.slow
 def test_a_recipe_is_trained_in_a_strategys_scope(mirrored):
     assert mirrored["updates"] == 5  # 140 examples by 32, rounded up
     assert mirrored["synchronized"]
 
 
+@pytest.mark.slow
 def test_curves_are_those_of_one_device(mirrored):
     """With warm-up, accumulation, batch normalization and averaged weights."""
     alone, together = mirrored["curves"]
@@ -171,6 +176,7 @@ def test_curves_are_those_of_one_device(mirrored):
     assert together == pytest.approx(alone, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_a_search_is_resumed_on_as_many_devices_only(mirrored):
     assert mirrored["resumed"] == 3
     assert "device was '2 x CPU" in mirrored["on one device"]

@@ -384,7 +384,11 @@ def _input_seconds(data: Data, recipe: Recipe) -> float:
 # A remark is made if the input pipeline, without training, takes more than this share of an update.
 # Chosen by hand, not tuned.
 WAITS_FOR_INPUT = 0.5
-FIRST_STEP = "the first step took"  # told once a search
+# Validation is told of from this share of the training seconds, and so many seconds, on. Chosen by
+# hand.
+MOST_VALIDATION, LEAST_SECONDS = 0.5, 1.0
+FIRST_STEP, VALIDATION = "the first step took", "validation took"
+TOLD_ONCE = (FIRST_STEP, VALIDATION)  # in a search
 FEWEST_MEASUREMENTS = 3  # for a value to be held
 
 
@@ -400,6 +404,7 @@ def remarks_of(
     remarks = (
         _too_slow(outcome, goal),
         _slow_first_step(outcome, goal),
+        _slow_validation(outcome),
         _waits_for_input(outcome, recipe, input_seconds or 0.0, remedy),
         _unfinished_warmup(outcome, recipe),
         _changed_rate(outcome, recipe, rate_share),
@@ -425,6 +430,17 @@ def _slow_first_step(outcome: Outcome, goal: Goal) -> str:
     return (
         f"{FIRST_STEP} {seconds:.1f} s, more than the horizon of {goal.seconds:.3g} s: it is not "
         "on the clock, but every trial waits for it; more seconds a trial spend less time on it"
+    )
+
+
+def _slow_validation(outcome: Outcome) -> str:
+    seconds, trained = outcome.seconds.get("validation", 0.0), outcome.train_seconds
+    if seconds < max(MOST_VALIDATION * trained, LEAST_SECONDS):
+        return ""
+    return (
+        f"{VALIDATION} {seconds:.1f} s beside {trained:.1f} s of training: it is not on the clock, "
+        "but every trial waits for it; larger batches (validation_batch_size=512 of arrays) or "
+        "fewer examples take less"
     )
 
 

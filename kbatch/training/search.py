@@ -250,11 +250,11 @@ class Search:
         )
 
     def _news(self, outcome: Outcome) -> list[str]:
-        """The remarks of a training without that on first steps, if an earlier one has it."""
+        """The remarks of a training without those told once that an earlier one has."""
         records = self.project.store.records()
         earlier = [each for record in records for each in record.outcome.remarks]
-        told = any(each.startswith(run.FIRST_STEP) for each in earlier)
-        return [each for each in outcome.remarks if not (told and each.startswith(run.FIRST_STEP))]
+        told = [each for each in run.TOLD_ONCE if any(old.startswith(each) for old in earlier)]
+        return [each for each in outcome.remarks if not each.startswith(tuple(told))]
 
     def _relative_path(self, checkpoint: Checkpoint | None) -> str:
         """The checkpoint's path from the project's folder; empty if none was written."""

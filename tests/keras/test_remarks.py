@@ -30,6 +30,7 @@ def made(input_seconds=None, recipe=None, **changes):
 def test_an_ordinary_training_needs_no_remark():
     assert made() == ()
     assert made(input_seconds=0.05) == ()  # half of an update
+    assert made(seconds={"first_step": 1.0, "validation": 4.0}) == ()
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,10 @@ def test_an_ordinary_training_needs_no_remark():
     [
         ({"curve": FINE["curve"][:2]}, "too slow for this horizon: 90 updates and 2 measurements"),
         ({"seconds": {"first_step": 11.0}}, "the first step took 11.0 s, more than the horizon"),
+        (
+            {"seconds": {"first_step": 1.0, "validation": 6.0}},
+            "validation took 6.0 s beside 10.0 s of training",
+        ),
         ({"input_seconds": 0.06}, "alone takes 60.0 ms of the 100.0 ms of an update; Do."),
         ({"updates": 5}, "warm-up was not over: 5 of 5 updates"),
         ({"final_learning_rate": 0.01}, "the learning rate ended at 0.01, not at the recipe's 0.1"),

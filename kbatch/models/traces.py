@@ -97,11 +97,13 @@ class Traces:
         """
         graph = graph_of(model, recipe)
         if graph is None or not self._has_room(model):
+            self._make_room()
             yield model
             return
         own = self._kept.pop(graph, None) or _made(make)
         # `build` may return one model, or draw another each time that it is called
         if own is None or _shares_variables(model, own) or not _fits(own, model, recipe, graph):
+            self._make_room()
             yield model
             return
         vars(own).setdefault(KEPT_STEP, [])
@@ -121,6 +123,14 @@ class Traces:
     def forget(self) -> None:
         """Free all models that are kept."""
         self._kept.clear()
+
+    def _make_room(self) -> None:
+        """Free the kept models where bytes count, before a model trains that could not begin anew.
+
+        Its running out of memory would be an outcome, and its peak bytes a measurement.
+        """
+        if device_memory.bytes_now() is not None:
+            self.forget()
 
     def _has_room(self, model: keras.Model) -> bool:
         """Whether one model more may be kept."""

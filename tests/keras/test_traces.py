@@ -17,6 +17,7 @@ from kbatch.models.traces import Traces, graph_of
 from kbatch.outcome import OUT_OF_MEMORY, Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.at_most_once import Job
+from kbatch.runtime import device_memory
 from kbatch.training import trial
 from kbatch.training.pace import RunOptions
 from kbatch.training.progress import Watcher
@@ -426,6 +427,15 @@ def test_out_of_memory_with_kept_models_is_tried_without_them(monkeypatch):
     assert outcome.ended == "nan"
     assert [each is of_user.model for each in ran] == [False, True]
     assert len(traces) == 0
+
+
+@pytest.mark.parametrize(("counted", "kept"), [(None, 1), (0, 0)])
+def test_kept_models_leave_before_a_training_of_its_own(counted, kept, monkeypatch):
+    traces = Traces()
+    lent(traces, plain, DEFAULT)
+    monkeypatch.setattr(device_memory, "bytes_now", lambda: counted)
+    with traces.lent(headed(Own(4)), DEFAULT, lambda: pytest.fail("made")):
+        assert len(traces) == kept
 
 
 def test_reuse_is_turned_off_by_name():

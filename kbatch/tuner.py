@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,19 @@ from kbatch.model_spec import LEAST_SEED, ModelSpec
 from kbatch.outcome import SCORED, STOPPED, Goal
 from kbatch.recipe_words import whole_number
 from kbatch.records import files, project
-from kbatch.records.project import Project
+from kbatch.records.project import OWN, TUNER, Project
 from kbatch.records.store import Record
-from kbatch.results.loading import folder_of, load_records
+from kbatch.results.loading import (
+    folder_of,
+    load_goal,
+    load_race,
+    load_records,
+    load_validation_examples,
+)
+from kbatch.results.prospects import prospects_of
+from kbatch.results.ranking import best_of, unranked
 from kbatch.runtime import keras_private
-from kbatch.search import proposals
+from kbatch.search import proposals, tuner_border
 from kbatch.search.oracle import Oracle
 from kbatch.search.proposals import Observation
 from kbatch.search.rungs import values_at_rungs
@@ -36,6 +44,8 @@ from kbatch.training.arguments import seconds_of
 from kbatch.training.workers import executor_of
 
 SAME = ("signature", "metric", "direction")  # facts that must be those of the earlier search
+AUTO = "auto"  # budget of a search that ends once more of it is not worth it
+MOST_LEARNED = 8  # recipes of other searches: as many as a portfolio of LCBench was good with
 LATE = 1.02  # a measurement follows its moment by an update
 
 
@@ -90,6 +100,28 @@ def _is_sound(record: Record, space: list[Any]) -> bool:
     return ended and proposals.can_draw(space, record.values)
 
 
+def best_elsewhere(folders: Sequence[Any], space: Space) -> list[dict[str, Any]]:
+    """Return the best recipes of finished searches as values, and print them.
+
+    What was the best of the most searches comes first. Of more than `MOST_LEARNED` the last are
+    left out.
+    """
+    found: list[dict[str, Any]] = []
+    for folder in folders:
+        records = load_records(folder)
+        best = best_of(records, load_race(folder).dropped)
+        if best is None:
+            raise RecordError(
+                f"{folder} must hold a trial that did not fail or stop at a rung",
+                *unranked(records),
+            )
+        values, _ = tuner_border.drawable(space, best.recipe)
+        found.append(values)
+        print(f"learned: the best of {folder} was {best.recipe}", flush=True)
+    distinct = [values for place, values in enumerate(found) if values not in found[:place]]
+    return sorted(distinct, key=lambda values: -found.count(values))[:MOST_LEARNED]
+
+
 UNTITLED = "untitled_project"  # what KerasTuner calls a project without a name
 
 
@@ -121,6 +153,8 @@ class Tuner(keras_tuner.Tuner):
         tuner_seed: Integer, seed of what is proposed. Defaults to `0`.
         warm_start: Path of the project of an earlier search of the same model, or a list of them:
             what they have seen tells what to propose. Optional.
+        learn_from: Path of the finished search of another model, or a list of them: the best recipe
+            of each is tried early, as far as the space can draw it. Optional.
         executor: `"local"` to train in a worker process for each GPU of this machine, several
             recipes at once; `"ray"` for a Ray cluster; or an `Executor`, such as
             `kbatch.LocalExecutor(workers=2)`. Data and callbacks must travel there. Defaults to
@@ -155,6 +189,7 @@ class Tuner(keras_tuner.Tuner):
         overwrite: bool = False,
         tuner_seed: int = 0,
         warm_start: Any = (),
+        learn_from: Any = (),
         executor: Any = None,
         distribution_strategy: Any = None,
         budget: str | float | None = None,
@@ -164,6 +199,7 @@ class Tuner(keras_tuner.Tuner):
     ) -> None:
         _check_objective(objective)
         self._end = (budget, max_trials)
+        self._ends_by_value = False
         if self._end != (None, None):
             _end_of(*self._end)
         own = {"space": space, "seconds_per_trial": seconds_per_trial, **arguments}
@@ -178,7 +214,8 @@ class Tuner(keras_tuner.Tuner):
         if executor is not None:
             hypermodel.train_in(executor_of(executor))
         _check_kinds(directory, project_name, overwrite, tuner_seed)
-        self._warm_start = _folders(warm_start)
+        self._warm_start = _folders(warm_start, "warm_start")
+        self._learn_from = _folders(learn_from, "learn_from")
         _prepare(Path(directory or ".") / (project_name or UNTITLED))
         super().__init__(
             # KerasTuner takes 0 for no seed at all
@@ -202,7 +239,9 @@ class Tuner(keras_tuner.Tuner):
         Args:
             *args: `x` and `y`, as for Keras' `fit`.
             budget: String such as `"30min"`, `"2h"` or `"90s"`, or a float of seconds, from now on:
-                no trial is begun after it. Defaults to that of the tuner.
+                no trial is begun after it. `"auto"` ends the search once ten more horizons raise
+                the best score by less than a confirmation could tell; see
+                `kbatch.results.prospects`. Defaults to that of the tuner.
             max_trials: Integer, trials of the project in all, those of an earlier search included.
                 Defaults to that of the tuner.
             **fit_arguments: As for a stock tuner's `search`, such as `validation_data`.
@@ -214,6 +253,7 @@ class Tuner(keras_tuner.Tuner):
         if budget is None and max_trials is None:
             budget, max_trials = self._end
         seconds = _end_of(budget, max_trials)
+        self._ends_by_value = budget == AUTO
         self.oracle.most_trials = max_trials
         self.oracle.ends_at = time.monotonic() + seconds
         super().search(*args, **fit_arguments)
@@ -264,6 +304,27 @@ class Tuner(keras_tuner.Tuner):
         for folder in self._warm_start:
             seen += observations(folder, facts, self.oracle.get_space().space)
         self.oracle.know_earlier(seen)
+        self.oracle.learn(best_elsewhere(self._learn_from, self.hypermodel.space))
+        Project(self.project_dir).note({TUNER: OWN})
+        self._end_by_value()
+
+    def on_trial_end(self, trial: Any) -> None:
+        """End a trial, and the search if more is not worth it; KerasTuner calls this."""
+        super().on_trial_end(trial)
+        self._end_by_value()
+
+    def _end_by_value(self) -> None:
+        """Begin no other trial if a confirmation could not tell what more search brings."""
+        if not self._ends_by_value:
+            return
+        records = Project(self.project_dir).store.records()
+        if not records:
+            return
+        goal = load_goal(self)
+        found = prospects_of(records, goal, load_validation_examples(self))
+        if found is not None and not found.is_worth_it:
+            self.oracle.most_trials = len(self.oracle.start_order)
+            print(f"The search ends. {found.words(goal.seconds)}", flush=True)
 
 
 def go_through(oracle: keras_tuner.Oracle, hypermodel: HyperModel) -> None:
@@ -292,17 +353,17 @@ def _check_kinds(directory: Any, project_name: Any, overwrite: Any, tuner_seed: 
         raise SearchError("`tuner_seed` must be a whole number", tuner_seed, "Pass 0, say")
 
 
-def _folders(warm_start: Any) -> list[Any]:
-    """The projects to begin from."""
-    if isinstance(warm_start, (str, os.PathLike)):
-        return [warm_start]
-    if not isinstance(warm_start, (list, tuple, type(None))):
+def _folders(given: Any, name: str) -> list[Any]:
+    """The projects to begin from, as a list."""
+    if isinstance(given, (str, os.PathLike)):
+        return [given]
+    if not isinstance(given, (list, tuple, type(None))):
         raise SearchError(
-            "`warm_start` must be the path of a project, or a list of them",
-            warm_start,
+            f"`{name}` must be the path of a project, or a list of them",
+            given,
             'Pass "runs/pets", say',
         )
-    return list(warm_start or ())
+    return list(given or ())
 
 
 def _prepare(project: Path) -> None:
@@ -335,7 +396,7 @@ def _end_of(budget: Any, max_trials: Any) -> float:
         raise SearchError(
             "`max_trials` must be a whole number of at least 1", max_trials, "Pass 20, say"
         )
-    return float("inf") if budget is None else seconds_of(budget)
+    return float("inf") if budget in (None, AUTO) else seconds_of(budget)
 
 
 def _check_objective(objective: Any) -> None:

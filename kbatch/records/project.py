@@ -19,6 +19,7 @@ from kbatch.records.files import Lock
 from kbatch.records.store import RECORDS_FILE, Store
 
 FOLDER, FACTS_FILE = "kbatch", "project.json"  # the folder is inside KerasTuner's own
+TUNER, OWN = "tuner", "kbatch"  # the fact that a search is kbatch's own, and its value
 SUM = "checksum"  # data without a fixed order have none: `None` on either side is not compared
 
 
@@ -85,6 +86,7 @@ class Facts(TypedDict, total=False):
     signature: dict[str, Any]
     space: dict[str, Any] | None
     checks: dict[Name, CheckFacts]
+    tuner: Name
 
 
 def load_facts(directory: str | os.PathLike[str]) -> dict[str, Any] | None:

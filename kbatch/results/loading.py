@@ -154,6 +154,11 @@ def load_validation_examples(source: Any) -> int:
     return int(facts.get("data", {}).get("validation", {}).get("examples") or 0)
 
 
+def load_tuner(source: Any) -> str:
+    """Return whose search a project is: `OWN` for kbatch's, empty for any other."""
+    return str((project.load_facts(folder_of(source)) or {}).get(project.TUNER) or "")
+
+
 def load_race(source: Any) -> Race:
     """Return how the confirmations of a project gave their seeds."""
     return Race.of(project.load_facts(folder_of(source)) or {})

@@ -17,6 +17,7 @@ from kbatch.errors import RecordError, in_one_frame
 from kbatch.outcome import Goal
 from kbatch.plain_text import markdown, without_controls
 from kbatch.records import files as records_files
+from kbatch.records.project import OWN
 from kbatch.records.store import FRESH, Record
 from kbatch.results.chart_data import MOST_POINTS, batch_infos, panels, sample
 from kbatch.results.claim import Claim, claim_of
@@ -28,10 +29,12 @@ from kbatch.results.loading import (
     load_own_optimizer,
     load_race,
     load_records,
+    load_tuner,
     load_validation_examples,
     root_of,
     uneven_speeds,
 )
+from kbatch.results.prospects import Prospects, prospects_of
 from kbatch.results.ranking import Rank, best_of, ranking, table
 from kbatch.results.sentences import claim_sentences, confirmed_table, goal_words, learned
 from kbatch.results.words import spent_words, versions_of
@@ -159,6 +162,8 @@ class Report:
         run: Notes of `kbatch cats-vs-dogs` on its run: `command`, `data`, `model`, `skipped`.
             Empty for a search without it.
         remarks: Tuple of strings, what kbatch assumes and does not hold for this model and data.
+        prospects: `kbatch.results.prospects.Prospects`, what more search may bring; `None` for
+            a search by another tuner than kbatch's, or with a target.
     """
 
     records: Sequence[Record]
@@ -168,6 +173,7 @@ class Report:
     claim: Claim | None
     run: dict[str, Any]
     remarks: tuple[str, ...] = ()
+    prospects: Prospects | None = None
 
     @property
     def best(self) -> Record | None:
@@ -188,7 +194,10 @@ class Report:
         claimed = claim_sentences(self.claim, self.goal)
         remarks = [each for each in self.remarks if each not in claimed]
         chance = learned(self.records, self.goal, self.validation_examples)
-        return [*remarks, *claimed, *chance, *uneven_speeds(self.records)]
+        ahead = (
+            [] if self.claim or not self.prospects else [self.prospects.words(self.goal.seconds)]
+        )
+        return [*remarks, *claimed, *chance, *ahead, *uneven_speeds(self.records)]
 
     def __str__(self) -> str:
         terminal = Console()
@@ -249,6 +258,7 @@ def report(tuner_or_directory: Any) -> Report:
     told = [each for each in checks.values() if each.get("sentence")]
     lowest = checks.get("own values", {}).get("lowest", {})
     obstacles = [str(each["sentence"]) for each in told if each.get("claimable") is False]
+    is_own = load_tuner(tuner_or_directory) == OWN
     return Report(
         records,
         goal,
@@ -257,6 +267,7 @@ def report(tuner_or_directory: Any) -> Report:
         claim_of(records, goal, examples, race, obstacles, lowest),
         _load_run(root_of(tuner_or_directory)),
         tuple(str(each["sentence"]) for each in told),
+        prospects_of(records, goal, examples) if is_own else None,
     )
 
 

@@ -57,6 +57,7 @@ class Oracle(keras_tuner.Oracle):
         self.ends_at = self.margin = math.inf
         self._start, self._start_apart = dict(start or {}), False
         self._default: dict[str, Any] | None = None  # values of kbatch's default recipe
+        self._learned: list[dict[str, Any]] = []  # values that were the best elsewhere
         self._known: Observation | None = None  # the start, if it is no trial
         self._earlier: list[Observation] = []
         self._rungs: dict[str, list[float]] = {}
@@ -90,13 +91,20 @@ class Oracle(keras_tuner.Oracle):
         """
         self._earlier = list(observations)
 
+    def learn(self, best: Sequence[Mapping[str, Any]]) -> None:
+        """Take up values that were the best for other models, which are tried early.
+
+        What they leave open is as in the start.
+        """
+        self._learned = [dict(values) for values in best]
+
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Return values for a new trial; KerasTuner calls this."""
         begun = len(self.start_order)
         values = None
         if begun < (self.most_trials or math.inf) and time.monotonic() < self.ends_at:
-            values = self._first() or self._second() or self._repeat() or self._second_size()
-            values = values or self._variation() or self._proposed()
+            values = self._first() or self._second() or self._next_learned() or self._repeat()
+            values = values or self._second_size() or self._variation() or self._proposed()
         return {"status": "STOPPED" if values is None else "RUNNING", "values": values}
 
     def goes_on(self, trial_id: str, rung: int, value: float) -> bool:
@@ -155,6 +163,12 @@ class Oracle(keras_tuner.Oracle):
         known = self._is_tried(values) or self._is_earlier(values)
         return None if known or not self._may_fit(values) else values
 
+    def _next_learned(self) -> dict[str, Any] | None:
+        """What was the best elsewhere and was not tried here yet."""
+        space = self.hyperparameters.space
+        found = [proposals.completed(space, {**self._start, **each}) for each in self._learned]
+        return self._first_untried(found)
+
     def _leaders(self) -> list[list[Any]]:
         """The trials of each recipe with a score, the highest mean score first."""
         recipes: dict[str, list[Any]] = {}
@@ -203,6 +217,10 @@ class Oracle(keras_tuner.Oracle):
     def _untried(self, found: list[dict[str, Any]]) -> dict[str, Any] | None:
         """One of these values, in an order of the seed's, that was not tried and may fit."""
         random.Random(self.seed).shuffle(found)
+        return self._first_untried(found)
+
+    def _first_untried(self, found: list[dict[str, Any]]) -> dict[str, Any] | None:
+        """The first of these values that was not tried and may fit."""
         for values in found:
             known = values in self._varied or self._is_tried(values) or self._is_earlier(values)
             # the space may have been narrowed

@@ -343,12 +343,12 @@ def begin_at(
     """
     if not isinstance(tuner.oracle, Oracle):
         return
-    start, whole = _drawable(space, recipe)
-    second, _ = _drawable(space, default)
+    start, whole = drawable(space, recipe)
+    second, _ = drawable(space, default)
     for own in (each for each in tuner.oracle.get_space().space if each.name in today):
-        drawable = proposals.takes(own, today[own.name])
-        whole = whole and drawable
-        if drawable:
+        takes = proposals.takes(own, today[own.name])
+        whole = whole and takes
+        if takes:
             start[own.name] = today[own.name]
 
     def load(values: Mapping[str, Any]) -> Load | None:
@@ -366,7 +366,7 @@ def begin_at(
     tuner.oracle.begin_at(start, whole, load, {**start, **second})
 
 
-def _drawable(space: Space, recipe: Recipe) -> tuple[dict[str, Any], bool]:
+def drawable(space: Space, recipe: Recipe) -> tuple[dict[str, Any], bool]:
     """The values of a recipe that the space can draw, and whether those are all."""
     found, whole = {}, True
     for axis, values in space.searched():

@@ -54,6 +54,21 @@ def test_the_start_comes_first(tmp_path):
     assert found[0] not in found[1:]
 
 
+def test_what_was_the_best_elsewhere_comes_after_the_default(tmp_path):
+    oracle = oracle_in(tmp_path)
+    oracle.begin_at({"batch_size": 32}, False, default={"batch_size": 64})
+    elsewhere = [{"batch_size": 128}, {"batch_size": 32}, {"rate": 5.0}, {"rate": 0.05}]
+    oracle.learn(elsewhere)
+    found = searched(oracle, 5)
+    assert found[:4] == [
+        {"batch_size": 32, "rate": 1e-2},
+        {"batch_size": 64, "rate": 1e-2},
+        {"batch_size": 128, "rate": 1e-2},
+        {"batch_size": 32, "rate": 0.05},
+    ]
+    assert found[4] not in found[:4]
+
+
 def test_only_leaders_are_proposed_twice_and_the_space_ends(tmp_path):
     oracle = Oracle(objective=SCORE, max_trials=100, seed=1)
     keras_private.set_project_folder(oracle, str(tmp_path))

@@ -12,6 +12,7 @@ from short_searches import SECONDS, SPACE, build
 import kbatch
 from kbatch import tuner
 from kbatch.errors import RecordError, SearchError
+from kbatch.results.loading import load_records
 from kbatch.search import proposals
 
 
@@ -96,13 +97,14 @@ def test_a_tuner_begins_with_what_was_seen(earlier, points, tmp_path, capsys, ma
     assert len(tuner.oracle.get_best_trials(9)) <= 2  # none of the earlier ones
 
 
-def test_another_model_is_refused(earlier, points, tmp_path):
-    def wider():
-        layers = [keras.layers.Dense(50, "relu"), keras.layers.Dense(1, "sigmoid")]
-        model = keras.Sequential([keras.Input((12,)), *layers])
-        model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
-        return model
+def wider():
+    layers = [keras.layers.Dense(50, "relu"), keras.layers.Dense(1, "sigmoid")]
+    model = keras.Sequential([keras.Input((12,)), *layers])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
 
+
+def test_another_model_is_refused(earlier, points, tmp_path):
     (x, y), validation = points
     with pytest.raises(SearchError, match=r"same model.*with another signature"):
         tuner_in(tmp_path, wider, warm_start=earlier).search(
@@ -124,3 +126,29 @@ def test_what_failed_tells_nothing(earlier, tmp_path):
     assert tuner._is_sound(one, space_of())
     assert not tuner._is_sound(failed(one), space_of())
     assert tuner.observations(earlier, facts, space_of()) == []  # of another space
+
+
+def test_what_was_the_best_for_another_model_comes_early(earlier, points, tmp_path, capsys):
+    (x, y), validation = points
+    best = kbatch.best_recipe(earlier)
+    learner = tuner_in(tmp_path, wider, learn_from=[earlier, str(earlier)])
+    learner.search(x, y, validation_data=validation, max_trials=4, verbose=0)
+    assert capsys.readouterr().out.count(f"learned: the best of {earlier} was {best}") == 2
+    recipes = [record.recipe for record in load_records(learner)]
+    rates = {each.learning_rate for each in recipes if each.batch_size == best.batch_size}
+    assert min(abs(rate / best.learning_rate - 1) for rate in rates if rate) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        (3, SearchError, "`learn_from` must be the path of a project, or a list of them"),
+        ("none", RecordError, "must hold the records"),
+    ],
+)
+def test_nonsense_to_learn_from_is_refused(given, error, words, points, tmp_path):
+    (x, y), validation = points
+    with pytest.raises(error, match=words):
+        tuner_in(tmp_path, learn_from=given).search(
+            x, y, validation_data=validation, max_trials=1, verbose=0
+        )

@@ -14,8 +14,10 @@ import pytest
 from short_searches import SECONDS, SPACE, build
 
 import kbatch
+import kbatch.tuner
 from kbatch.errors import ProjectChangedError, SearchError, SpaceError
 from kbatch.results.loading import load_records
+from kbatch.results.prospects import Prospects
 from kbatch.search import oracle, tuner_border
 
 # Set to "local" or "ray", these tests make their trainings there.
@@ -226,6 +228,22 @@ def test_a_budget_ends_a_search(points, tmp_path):
     count = len(tuner.oracle.trials)
     search(tuner, points, budget="1s", max_trials=count)  # the smaller of both
     assert len(tuner.oracle.trials) == count
+
+
+def test_a_search_ends_where_more_is_not_worth_it(points, tmp_path, monkeypatch, capsys):
+    asked = []
+
+    def prospects(records, goal, examples):
+        asked.append(len(records))
+        return Prospects(4.0, 0.9 if len(records) > 2 else None)  # two trials and the baseline
+
+    monkeypatch.setattr(kbatch.tuner, "prospects_of", prospects)
+    tuner = search(tuner_in(tmp_path, budget="auto"), points)
+    assert asked == [2, 3]
+    assert "The search ends. Another 10 horizons" in capsys.readouterr().out
+    again = search(tuner_in(tmp_path), points, budget="auto")
+    assert len(again.oracle.trials) == len(tuner.oracle.trials) == 2
+    assert len(search(again, points, max_trials=3).oracle.trials) == 3
 
 
 @pytest.mark.parametrize(

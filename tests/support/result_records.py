@@ -79,7 +79,7 @@ def failed(one, ended="out_of_memory"):
     )
 
 
-def keep(folder, records, goal=GOAL, examples=400):
+def keep(folder, records, goal=GOAL, examples=400, **facts):
     """A project's folder that holds these records."""
     store = Store(folder / "search" / "kbatch")
     for one in records:
@@ -87,7 +87,7 @@ def keep(folder, records, goal=GOAL, examples=400):
         store.end(one)
     project.save_facts(
         folder / "search" / "kbatch",
-        {"goal": goal.to_dict(), "data": {"validation": {"examples": examples}}},
+        {"goal": goal.to_dict(), "data": {"validation": {"examples": examples}}, **facts},
     )
     return folder
 

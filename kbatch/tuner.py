@@ -334,7 +334,7 @@ def go_through(oracle: keras_tuner.Oracle, hypermodel: HyperModel) -> None:
     oracle.update_space(declared)
     for axis in oracle.get_space().space:
         proposals.check(axis)
-    for name in (*oracle.start_order, *oracle.end_order):
+    for name in dict.fromkeys((*oracle.start_order, *oracle.end_order)):
         values = oracle.trials[name].hyperparameters
         hypermodel.space.recipe(values)
         proposals.check_values(values)

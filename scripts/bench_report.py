@@ -1,10 +1,14 @@
-"""CPU seconds of `kbatch report`, of the live page and of a proposal, over the number of trials.
+"""CPU seconds of a report, the live page, a proposal and resuming, over the number of trials.
 
 The records are made: nobody ran the searches. Each command runs in a process of its own.
 
     python scripts/bench_report.py [200 1000 5000]
 """
 
+import contextlib
+import dataclasses
+import io
+import json
 import random
 import resource
 import subprocess
@@ -77,9 +81,61 @@ def proposal_seconds(trials):
     return sorted(seconds)[2]
 
 
+def build():
+    """A model of nine weights, of which nothing is traced but its first step."""
+    import keras
+
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(1, "sigmoid")])
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def resume_seconds(trials, folder):
+    """CPU seconds until a search of so many trials would begin the next one.
+
+    Two trials are trained; the others are copies of the second with another rate.
+    """
+    import numpy as np
+
+    import kbatch
+    from kbatch.records.store import Store
+
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(640, 8)).astype("float32")
+    y = (x[:, 0] > 0).astype("int32")
+
+    def search(most):
+        tuner = kbatch.Tuner(build, seconds_per_trial=0.2, directory=folder, project_name="p")
+        data = {"x": x[:512], "y": y[:512], "validation_data": (x[512:], y[512:])}
+        with contextlib.redirect_stdout(io.StringIO()):
+            tuner.search(**data, max_trials=most, verbose=0)
+
+    search(2)
+    project, name = Path(folder) / "p", "{:04d}".format
+    store = Store(project / "kbatch")
+    last = [each for each in store.records() if each.purpose == "search"][-1]
+    trained = json.loads((project / f"trial_{name(1)}" / "trial.json").read_text())
+    state = json.loads((project / "oracle.json").read_text())
+    for number in map(name, range(2, trials)):
+        values = trained["hyperparameters"]["values"]
+        values[f"learning_rate_{values['optimizer']}"] = 10 ** rng.uniform(-3, -2)
+        (project / f"trial_{number}").mkdir()
+        made = json.dumps({**trained, "trial_id": number})
+        (project / f"trial_{number}" / "trial.json").write_text(made)
+        store.end(dataclasses.replace(last, trial=int(number), key=number))
+        state["ended"][number] = "horizon"
+        state["start_order"].append(number)
+        state["end_order"].append(number)
+    (project / "oracle.json").write_text(json.dumps(state))
+    began = time.process_time()
+    search(trials)
+    return time.process_time() - began
+
+
 def main():
-    print("| trials | report, CPU s | page, CPU s | page, MB | a proposal, CPU ms |")
-    print("|---|---|---|---|---|")
+    columns = ("report, CPU s", "page, CPU s", "page, MB", "a proposal, CPU ms", "resume, CPU s")
+    print(f"| trials | {' | '.join(columns)} |")
+    print("|---" * (1 + len(columns)) + "|")
     for trials in map(int, sys.argv[1:] or ("200", "1000", "5000")):
         with tempfile.TemporaryDirectory() as folder:
             root = project(Path(folder), trials)
@@ -88,7 +144,9 @@ def main():
             size = max(file.stat().st_size for file in Path(folder).rglob("*.html"))
             measured = f"{report:.1f} | {again:.2f} | {size / 1e6:.1f}"
             proposal = 1e3 * proposal_seconds(trials)
-            print(f"| {trials:,} | {measured} | {proposal:.0f} |", flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            resumed = resume_seconds(trials, folder)
+        print(f"| {trials:,} | {measured} | {proposal:.0f} | {resumed:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -217,7 +217,7 @@ OFF = "disable_meta_optimizer"
 
 
 @dataclass(frozen=True)
-class Report:
+class Verification:
     """Differences between training by a plan and plain training; all 0 if they are the same.
 
     `verify` returns it, and `str()` makes a sentence of it.
@@ -229,11 +229,11 @@ class Report:
             steps.
         state: Float, largest difference in anything else that training changes, such as the
             statistics of BatchNormalization and seeds.
-        plain: `Report` of plain training compared with itself, where a plan made a difference;
-            else `None`. On a GPU some of cuDNN's kernels add in another order each time.
+        plain: `Verification` of plain training compared with itself, where a plan made a
+            difference; else `None`. On a GPU some of cuDNN's kernels add in another order each time.
 
     Example:
-    >>> print(Report(loss=0.0, gradients=0.0, weights=0.25, state=0.0))
+    >>> print(Verification(loss=0.0, gradients=0.0, weights=0.25, state=0.0))
     Not exact; largest differences: loss 0, gradients 0, weights 0.25, state 0.
     """
 
@@ -241,7 +241,7 @@ class Report:
     gradients: float
     weights: float
     state: float
-    plain: Report | None = None
+    plain: Verification | None = None
 
     @property
     def exact(self) -> bool:
@@ -260,9 +260,9 @@ class Report:
         return f"{text} Plain training, repeated, differs too: {_differences(self.plain)}."
 
 
-def _differences(report: Report) -> str:
+def _differences(found: Verification) -> str:
     names = ("loss", "gradients", "weights", "state")
-    return ", ".join(f"{name} {getattr(report, name):.2g}" for name in names)
+    return ", ".join(f"{name} {getattr(found, name):.2g}" for name in names)
 
 
 @dataclass(frozen=True)
@@ -285,7 +285,7 @@ class _Training:
 @in_one_frame
 def verify(
     model: keras.Model, plan: Plan, x: Any, y: Any = None, sample_weight: Any = None
-) -> Report:
+) -> Verification:
     """Compare training by a plan with plain training: losses, gradients, weights and state.
 
     Use it to see for yourself that a plan changes nothing. Three steps are trained with the plan
@@ -307,7 +307,7 @@ def verify(
         sample_weight: Weights of its examples. Optional.
 
     Returns:
-        The `Report`. `print(report)` says in a sentence whether training is exact.
+        The `Verification`. `print(report)` says in a sentence whether training is exact.
 
     Raises:
         RecomputeError: If the batch is empty, the model is not compiled, or the plan cannot be
@@ -337,8 +337,8 @@ def verify(
     return dataclasses.replace(report, plain=_compared(plain, again))
 
 
-def _compared(one: _Training, other: _Training) -> Report:
-    return Report(
+def _compared(one: _Training, other: _Training) -> Verification:
+    return Verification(
         loss=_difference(one.losses, other.losses),
         gradients=_difference(one.gradients, other.gradients),
         weights=_difference(one.weights, other.weights),

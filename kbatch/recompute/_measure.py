@@ -230,7 +230,8 @@ class Verification:
         state: Float, largest difference in anything else that training changes, such as the
             statistics of BatchNormalization and seeds.
         plain: `Verification` of plain training compared with itself, where a plan made a
-            difference; else `None`. On a GPU some of cuDNN's kernels add in another order each time.
+            difference; else `None`. On a GPU some of cuDNN's kernels add in another order each
+            time.
 
     Example:
     >>> print(Verification(loss=0.0, gradients=0.0, weights=0.25, state=0.0))

@@ -128,7 +128,7 @@ def test_what_failed_tells_nothing(earlier, tmp_path):
     assert tuner.observations(earlier, facts, space_of()) == []  # of another space
 
 
-def test_what_was_the_best_for_another_model_comes_early(earlier, points, tmp_path, capsys):
+def test_the_best_for_another_model_comes_early(earlier, points, tmp_path, capsys):
     (x, y), validation = points
     best = kbatch.best_recipe(earlier)
     learner = tuner_in(tmp_path, wider, learn_from=[earlier, str(earlier)])

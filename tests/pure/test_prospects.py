@@ -23,7 +23,7 @@ def searched(*levels, again=None):
     return made
 
 
-def test_what_is_told_apart_is_the_interval_of_five_seeds():
+def test_told_apart_is_the_interval_of_five_seeds():
     records = searched(0.4, 0.2, again=0.36)
     first, again = records[1].score, records[-1].score
     deviation = np.std([first, again], ddof=1)
@@ -35,7 +35,7 @@ def test_what_is_told_apart_is_the_interval_of_five_seeds():
     assert prospects_of(records, GOAL, EXAMPLES).told_apart > found.told_apart
 
 
-def test_horizons_are_the_training_seconds_of_baseline_and_trials():
+def test_horizons_are_training_seconds_of_baseline_and_trials():
     records = searched(0.4, 0.2)
     spent = sum(each.outcome.train_seconds for each in records)
     found = prospects_of([*records, record(0, 0.4, "confirmation", seed=7)], GOAL, EXAMPLES)
@@ -43,7 +43,7 @@ def test_horizons_are_the_training_seconds_of_baseline_and_trials():
     assert found.gain == pytest.approx(GAIN / (found.horizons + GAIN_FROM))
 
 
-def test_more_is_worth_it_until_a_confirmation_cannot_tell_it():
+def test_more_is_worth_it_until_it_cannot_be_told():
     assert Prospects(3.0, None).is_worth_it
     for told_apart in (0.005, 0.01, 0.02):
         worth = [Prospects(float(at), told_apart).is_worth_it for at in range(200)]

@@ -1,9 +1,10 @@
 """Whether recipes that were the best on other tasks are a good beginning of a search.
 
 Usage: python scripts/bench_portfolio.py [TABLE…] [--sizes 4,8] [--seeds 10] [--horizons 20]
-[--out FILE] [--show FILE] [--portfolio]
+[--only TASK,…] [--out FILE] [--show FILE] [--portfolio]
 
 The tables are those of `scripts/record_table.py`: the same recipes in the same order on every task.
+A TABLE of other recipes counts as pictures; it is judged, and nothing is learned from it.
 A portfolio is learned as in auto-sklearn 2 (Feurer et al., 2022): recipe after recipe, the one that
 lowers the mean regret of the best of the portfolio most. It is judged on tasks of another kind of
 data alone: for each group of `scripts/table_tasks.py` it is learned from all other groups, and
@@ -27,6 +28,7 @@ import numpy as np
 import rows
 import table_tasks
 
+import kbatch
 from kbatch.search import oracle
 from kbatch.testing import Replay
 
@@ -42,20 +44,37 @@ def name_of(path):
 
 
 def group_of(path):
-    """Return the group of a table; its own name for one that is no task of `table_tasks`."""
+    """Return the group of a table; pictures for one that is no task of `table_tasks`."""
     name = name_of(path)
-    return table_tasks.TASKS[name].group if name in table_tasks.TASKS else name
+    return table_tasks.TASKS[name].group if name in table_tasks.TASKS else "pictures"
 
 
-def learned(tables, size):
-    """Return the places of the recipes of a portfolio, in the order in which they are tried."""
-    regrets = np.array([[table.regret(each) for each in table.recipes] for table in tables])
+def kind(recipe):
+    """Return what a table must have of a recipe for its search to draw it."""
+    return recipe.optimizer, recipe.schedule
+
+
+def learned(tables, size, judged):
+    """Return the recipes of a portfolio, in the order in which they are tried.
+
+    Those alone are taken that the search of the judged table may draw.
+    """
+    kinds = set(map(kind, judged.recipes))
+    recipes = [each for each in tables[0].recipes if kind(each) in kinds]
+    places = [tables[0].recipes.index(each) for each in recipes]
+    regrets = np.array([[table.regret(table.recipes[at]) for at in places] for table in tables])
     held, chosen = np.ones(len(tables)), []
     for _ in range(size):
         means = np.minimum(held[:, None], regrets).mean(axis=0)
-        chosen.append(int(np.argmin(means)))
-        held = np.minimum(held, regrets[:, chosen[-1]])
+        chosen.append(recipes[int(np.argmin(means))])
+        held = np.minimum(held, regrets[:, recipes.index(chosen[-1])])
     return chosen
+
+
+def values(recipe):
+    """Return the values of a recipe as a search draws them."""
+    rate = {f"learning_rate_{recipe.optimizer}": kbatch.Space().rate_at_32(recipe)}
+    return {name: getattr(recipe, name) for name in ("optimizer", "schedule", "batch_size")} | rate
 
 
 def beginning(table, start, best):
@@ -81,13 +100,17 @@ def begun(table, name):
 def judged(path, tables, sizes, seeds, horizons):
     """Yield the rows of one task: without and with portfolios of the other groups."""
     table, group = tables[path], group_of(path)
-    others = [each for other, each in tables.items() if group_of(other) != group]
+    others = [
+        each
+        for other, each in tables.items()
+        if group_of(other) != group and name_of(other) in table_tasks.TASKS
+    ]
     policies = {("", "random"): "random"}
     for start in ("default", "poor"):
         first = begun(table, start)
         policies[start, "kbatch"] = beginning(table, first, [])
         for size in sizes:
-            chosen = [table.points.values(table.recipes[at]) for at in learned(others, size)]
+            chosen = list(map(values, learned(others, size, table)))
             policies[start, f"kbatch+{size}"] = beginning(table, first, chosen)
     for (start, label), policy in policies.items():
         searches = [table.trials(policy, horizons, seed) for seed in range(seeds)]
@@ -123,6 +146,7 @@ def shown(file):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", type=Path)
+    parser.add_argument("--only", help="judge on these tasks alone: names, separated by commas")
     parser.add_argument("--sizes", default="4,8")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--horizons", type=int, default=20)
@@ -137,12 +161,15 @@ def main():
     tables = {path: Replay.load(path) for path in paths}
     sizes = [int(each) for each in options.sizes.split(",")]
     if options.portfolio:
-        for at in learned(list(tables.values()), max(sizes)):
+        first = next(iter(tables.values()))
+        for recipe in learned(list(tables.values()), max(sizes), first):
+            at = first.recipes.index(recipe)
             alone = np.mean([table.regret(table.recipes[at]) for table in tables.values()])
-            print(f"{next(iter(tables.values())).recipes[at]}: mean regret {alone:.3f} alone")
+            print(f"{recipe}: mean regret {alone:.3f} alone")
         return
     tell = functools.partial(rows.tell, options.out, COLUMNS)
-    for path in paths:
+    wanted = options.only.split(",") if options.only else list(map(name_of, paths))
+    for path in (each for each in paths if name_of(each) in wanted):
         for row in judged(path, tables, sizes, options.seeds, options.horizons):
             tell(row)
 

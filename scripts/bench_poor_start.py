@@ -221,7 +221,7 @@ def shown(file):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="*", default=["pets_residual", "mnist1d_gru"])
+    parser.add_argument("tasks", nargs="*", default=["pets_conv", "mnist1d_conv"])
     parser.add_argument("--tools", default=",".join(TOOLS))
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--budget", type=float, default=60.0)

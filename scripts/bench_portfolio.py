@@ -38,6 +38,11 @@ COLUMNS = ("table", "group", "start", "policy", "seeds", *(f"regret_{at}" for at
 POOR = 0.1  # a poor start is better than so many of a table's recipes
 
 
+def every_table():
+    """Return the files of the tables of tasks, and of the older ones."""
+    return sorted(TABLES.glob("*.jsonl.gz")) + sorted(TABLES.parent.glob("replay_*.jsonl.gz"))
+
+
 def name_of(path):
     """Return the task of a table's file."""
     return path.name.split(".")[0]
@@ -157,14 +162,14 @@ def main():
     if options.show:
         print(*shown(options.show), sep="\n")
         return
-    paths = options.tables or sorted(TABLES.glob("*.jsonl.gz"))
+    paths = options.tables or every_table()
     tables = {path: Replay.load(path) for path in paths}
     sizes = [int(each) for each in options.sizes.split(",")]
     if options.portfolio:
-        first = next(iter(tables.values()))
-        for recipe in learned(list(tables.values()), max(sizes), first):
-            at = first.recipes.index(recipe)
-            alone = np.mean([table.regret(table.recipes[at]) for table in tables.values()])
+        of_tasks = [each for path, each in tables.items() if name_of(path) in table_tasks.TASKS]
+        for recipe in learned(of_tasks, max(sizes), of_tasks[0]):
+            at = of_tasks[0].recipes.index(recipe)
+            alone = np.mean([table.regret(table.recipes[at]) for table in of_tasks])
             print(f"{recipe}: mean regret {alone:.3f} alone")
         return
     tell = functools.partial(rows.tell, options.out, COLUMNS)

@@ -91,9 +91,7 @@ def main():
         print(*fitted(options.fit), sep="\n")
         return
     columns = ("table", "start", "seed", *(f"held_{at}" for at in range(1, options.horizons + 1)))
-    every = sorted(bench_portfolio.TABLES.glob("*.jsonl.gz"))
-    every += sorted(bench_portfolio.TABLES.parent.glob("replay_*.jsonl.gz"))
-    for path in options.tables or every:
+    for path in options.tables or bench_portfolio.every_table():
         for row in recorded(path, options.seeds, options.horizons):
             rows.tell(options.out, columns, row)
 

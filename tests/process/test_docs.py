@@ -57,6 +57,7 @@ NOT_RUN = {
     "docker": "there is no Docker here",
     "tensorboard --logdir": "a server; tests/keras/test_board.py asks its backends",
     "python scripts/bench_": "hours",
+    "python scripts/record_table.py": "hours",
     "python scripts/recompute_applications.py": "hours",
     "python scripts/gpu_check.py": "no GPU is here; tests/process/test_gpu_check.py runs a few",
     "python scripts/fuzz_": "minutes; tests/process/test_fuzz.py runs a sample",

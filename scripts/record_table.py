@@ -5,7 +5,7 @@ or: python scripts/record_table.py --own FILE.py --name NAME [--out FOLDER] [--s
 
 A TASK is a name of `scripts/table_tasks.py`; without one all are recorded. FILE.py is a task of
 your own: a function `build()` that returns a compiled model, and `data()` that returns `(x, y)` and
-`(x_val, y_val)`. `METRIC = "val_accuracy"` and `GROUP = "own"` may stand beside them. The table is
+`(x_val, y_val)`. `METRIC = "val_accuracy"` may stand beside them. The table is
 FOLDER/NAME.jsonl.gz, which holds recipes, seeds and curves, and nothing of model or data; send it
 with an issue, and it joins those of `scripts/results/tables`.
 
@@ -128,7 +128,12 @@ def main():
     if options.own:
         if not options.name:
             parser.error("give the table a --name")
+        if not options.own.is_file():
+            parser.error(f"{options.own} must be a file with build() and data()")
         own = runpy.run_path(str(options.own))
+        lacking = sorted({"build", "data"} - own.keys())
+        if lacking:
+            parser.error(f"{options.own} must have {' and '.join(lacking)}")
         training, validation = own["data"]()
         metric = own.get("METRIC", "val_accuracy")
         record(options.name, own["build"], training, validation, options, metric)

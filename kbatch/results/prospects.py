@@ -84,7 +84,10 @@ def prospects_of(records: Sequence[Record], goal: Goal, examples: int) -> Prospe
 
 
 def _spread(records: Sequence[Record]) -> float | None:
-    """The standard deviation of a recipe's score between seeds; `None` if none has two."""
+    """The standard deviation of a recipe's score between seeds; `None` if none has two.
+
+    It is rather too large: what is trained again is what led, which was lucky the first time.
+    """
     scores: dict[int, list[float]] = {}
     for record in records:
         if record.purpose == "search" and record.outcome.ended in SCORED:

@@ -58,6 +58,7 @@ class Oracle(keras_tuner.Oracle):
         self._start, self._start_apart = dict(start or {}), False
         self._default: dict[str, Any] | None = None  # values of kbatch's default recipe
         self._learned: list[dict[str, Any]] = []  # values that were the best elsewhere
+        self._begun: list[dict[str, Any]] = []  # those that were proposed, as they were
         self._known: Observation | None = None  # the start, if it is no trial
         self._earlier: list[Observation] = []
         self._rungs: dict[str, list[float]] = {}
@@ -140,6 +141,7 @@ class Oracle(keras_tuner.Oracle):
     def get_state(self) -> dict[str, Any]:
         """Return the state that KerasTuner stores."""
         own = {"rungs": self._rungs, "ended": self._ended, "varied": self._varied}
+        own["learned"] = self._begun
         return {**super().get_state(), **own}
 
     def set_state(self, state: dict[str, Any]) -> None:
@@ -148,6 +150,7 @@ class Oracle(keras_tuner.Oracle):
         self._rungs = {name: list(values) for name, values in state["rungs"].items()}
         self._ended = dict(state["ended"])
         self._varied = list(state["varied"])
+        self._begun = list(state.get("learned", ()))  # projects of before have none
 
     def _first(self) -> dict[str, Any] | None:
         """The start, if it was not tried yet."""
@@ -167,7 +170,10 @@ class Oracle(keras_tuner.Oracle):
         """What was the best elsewhere and was not tried here yet."""
         space = self.hyperparameters.space
         found = [proposals.completed(space, {**self._start, **each}) for each in self._learned]
-        return self._first_untried(found)
+        values = self._first_untried([each for each in found if each not in self._begun])
+        if values is not None:
+            self._begun.append(dict(values))  # the trial's own may be changed
+        return values
 
     def _leaders(self) -> list[list[Any]]:
         """The trials of each recipe with a score, the highest mean score first."""

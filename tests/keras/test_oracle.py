@@ -69,6 +69,19 @@ def test_what_was_the_best_elsewhere_comes_after_the_default(tmp_path):
     assert found[4] not in found[:4]
 
 
+def test_what_was_learned_is_proposed_once_though_trials_change(tmp_path):
+    oracle = oracle_in(tmp_path, {"batch_size": 32})
+    oracle.learn([{"batch_size": 128}, {"batch_size": 64}])
+    found = []
+    for _ in range(4):
+        trial = oracle.create_trial("t")
+        found.append(dict(trial.hyperparameters.values))
+        trial.hyperparameters.values["rate"] = 0.05 + 0.001 * len(found)  # as a replay does
+        end(oracle, trial, score_of(trial.hyperparameters.values))
+    assert [each["batch_size"] for each in found[:3]] == [32, 128, 64]
+    assert found[3] not in found[:3]
+
+
 def test_only_leaders_are_proposed_twice_and_the_space_ends(tmp_path):
     oracle = Oracle(objective=SCORE, max_trials=100, seed=1)
     keras_private.set_project_folder(oracle, str(tmp_path))

@@ -117,7 +117,12 @@ def best_elsewhere(folders: Sequence[Any], space: Space) -> list[dict[str, Any]]
             )
         values, _ = tuner_border.drawable(space, best.recipe)
         found.append(values)
-        print(f"learned: the best of {folder} was {best.recipe}", flush=True)
+        drawn = ", ".join(f"{name} {value}" for name, value in values.items())
+        print(
+            f"learned: the best of {folder} was {best.recipe}; "
+            f"of it this space draws {drawn or 'nothing'}",
+            flush=True,
+        )
     distinct = [values for place, values in enumerate(found) if values not in found[:place]]
     return sorted(distinct, key=lambda values: -found.count(values))[:MOST_LEARNED]
 

@@ -140,6 +140,23 @@ def test_the_best_for_another_model_comes_early(earlier, points, tmp_path, capsy
 
 
 @pytest.mark.parametrize(
+    ("sizes", "optimizer", "told"),
+    [
+        (SPACE.batch_size, SPACE.optimizer, ("batch_size ", "optimizer ")),
+        (SPACE.batch_size, "lamb", ("batch_size ",)),
+        ((8, 512), "lamb", ("nothing",)),
+    ],
+    ids=["all", "a part", "nothing"],
+)
+def test_what_is_drawn_of_the_best_is_told(earlier, sizes, optimizer, told, capsys):
+    space = kbatch.Space(batch_size=sizes, optimizer=optimizer, policy="float32")
+    tuner.best_elsewhere([earlier], space)
+    said = capsys.readouterr().out.partition("of it this space draws ")[2]
+    assert [each in said for each in told] == [True] * len(told)
+    assert ("optimizer " in said) == ("optimizer " in told)
+
+
+@pytest.mark.parametrize(
     ("given", "error", "words"),
     [
         (3, SearchError, "`learn_from` must be the path of a project, or a list of them"),

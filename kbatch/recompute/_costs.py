@@ -15,6 +15,7 @@ from kbatch.recompute._order import small_results
 from kbatch.recompute._segment import Context, Scope, forks, read
 from kbatch.runtime.keras_private import mask_of, set_mask, tensorflow_variable
 from kbatch.runtime.liveness import Buffer, backward_peak, body_of, forward_peak, lists_of, needed
+from kbatch.runtime.tensorflow_private import is_stateful
 from kbatch.runtime.trace import ALIASES, LOOPS, PRIME, Size, size_of, size_of_shape
 
 # Units of work of one floating point operation. Fitted by hand to nine measured plans of ResNet50,
@@ -164,6 +165,7 @@ class _OpTrace:
         self._weight_values: list[tf.Tensor] = []
         self._values: dict[int, Any] = {}  # the tensors of the graph, by the values' numbers
         self._upstream: list[tf.Tensor] = []
+        self._gradients: list[tf.Tensor] = []
         self._border = self._end = 0  # positions of the backward pass among the graph's operations
 
     def run(self, specs: Sequence[tf.TensorSpec]) -> None:
@@ -171,7 +173,13 @@ class _OpTrace:
         self._graph = tf.function(self._step).get_concrete_function(*specs).graph
         operations = self._graph.get_operations()
         self._forward = operations[: self._border]
-        self._backward = operations[self._border : self._end]
+        # Gradients of frozen weights are traced with some others, but nothing asks for them.
+        asked = _ancestors(self._gradients, ())
+        self._backward = [
+            operation
+            for operation in operations[self._border : self._end]
+            if id(operation) in asked
+        ]
         has_loops = any(operation.type in LOOPS for operation in self._forward)
         self._lists = lists_of(self._graph) if has_loops else {}
 
@@ -201,7 +209,8 @@ class _OpTrace:
         if targets:
             gradients = tape.gradient(targets, sources, output_gradients=self._upstream)
         self._end = len(operations())  # later operations only hand on what this function returns
-        return [*outputs, *(gradient for gradient in gradients if gradient is not None)]
+        self._gradients = [gradient for gradient in gradients if gradient is not None]
+        return [*outputs, *self._gradients]
 
     def _call(self) -> None:
         """Call the operation with its variables as values."""
@@ -226,10 +235,11 @@ class _OpTrace:
         reads, writes = self._node.reads, self._node.writes
         own = {id(_source(self._values[number])): number for number in (*reads, *writes)}
         kept = _read_by(self._backward, self._forward)
+        shared = _of_shapes(self._forward)
         internal = [
             tensor
             for key, tensor in kept.items()
-            if key not in own and tensor.op.type not in _NOT_KEPT
+            if key not in own and tensor.op.type not in _NOT_KEPT and id(tensor.op) not in shared
         ]
         small = small_results(self._forward, set(map(id, self._weight_values)))
         ends = [*internal, *(self._values[number] for number in writes)]
@@ -267,6 +277,22 @@ def _read_by(backward: Sequence[Any], forward: Sequence[Any]) -> dict[int, Any]:
             if id(source.op) in before:
                 read_tensors[id(source)] = source
     return read_tensors
+
+
+def _of_shapes(operations: Sequence[Any]) -> set[int]:
+    """The `id` of the operations whose results depend on constants and shapes alone.
+
+    TensorFlow computes what is equal in several layers once, such as the relative positions of all
+    blocks of a DeBERTa.
+    """
+    known: set[int] = set()
+    for operation in operations:
+        fixed = operation.type == "Const" or operation.type in _SHAPE_READERS
+        inputs = [tensor.op for tensor in operation.inputs]
+        derived = len(inputs) > 0 and all(id(source) in known for source in inputs)
+        if fixed or (derived and not is_stateful(operation.type)):
+            known.add(id(operation))
+    return known
 
 
 def _ancestors(tensors: Iterable[Any], known: Collection[int]) -> set[int]:
@@ -314,6 +340,8 @@ class ModelCosts:
     loss_positions: frozenset[int] = frozenset()
     # Positions of operations, each with the number of a value that several of its results need.
     forks: frozenset[tuple[int, int]] = frozenset()
+    # Shapes and types of the model's outputs, at a batch of `PRIME`.
+    outputs: tuple[tf.TensorSpec, ...] = ()
 
     @property
     def work(self) -> float:
@@ -350,7 +378,12 @@ def costs_of(graph: OpGraph) -> ModelCosts:
             loss_positions.add(position)
         forking |= {(position, number) for number in trace.forks}
     return ModelCosts(
-        tuple(costs), sizes, differentiable, frozenset(loss_positions), frozenset(forking)
+        tuple(costs),
+        sizes,
+        differentiable,
+        frozenset(loss_positions),
+        frozenset(forking),
+        tuple(specs[number] for number in graph.outputs),
     )
 
 

@@ -15,6 +15,7 @@ from kbatch.recompute import _solver
 from kbatch.recompute._apply import apply
 from kbatch.recompute._costs import ModelCosts, costs_of
 from kbatch.recompute._exactness import Uncut, check_repeatable, crossed
+from kbatch.recompute._loss import loss_bytes
 from kbatch.recompute._op_graph import OpGraph, SignatureCache, functional_of
 from kbatch.recompute._plan import WORTHWHILE, Plan, PlannedSegment, Span, megabytes, spans_of
 from kbatch.recompute._solver import Budget, Predictor
@@ -300,7 +301,7 @@ def plan_for(
     options = PlanOptions(strategy.name, kept_share=strategy.kept_share, count=strategy.count)
     options.check()
     predictor = _predictor(model, planned_batch_size, x)
-    resized = Predictor(predictor.graph, predictor.costs, batch_size)
+    resized = Predictor(predictor.graph, predictor.costs, batch_size, loss=predictor.loss)
     result = _plan(resized, strategy.name, segments_of(predictor, options))
     _check_repeatable(predictor.graph, [result])
     return result
@@ -355,9 +356,11 @@ def resizer(model: keras.Model) -> Callable[[Plan, int], Plan]:
     """A function that takes a plan of this model and a batch size, and gives the plan its bytes."""
     graph = OpGraph(model)
     costs = _costs(graph)
+    loss = loss_bytes(model, costs.outputs)
 
     def resize(plan: Plan, batch_size: int) -> Plan:
-        return _plan(Predictor(graph, costs, batch_size), plan.strategy, spans_of(plan))
+        predictor = Predictor(graph, costs, batch_size, loss=loss)
+        return _plan(predictor, plan.strategy, spans_of(plan))
 
     return resize
 
@@ -385,7 +388,8 @@ def _predictor(model: keras.Model, batch_size: int, x: Any = None) -> Predictor:
                 f"{batch_size}, where {tensor.name!r} has {tensor.shape[0]}",
                 f"Pass batch_size={tensor.shape[0]}",
             )
-    return Predictor(graph, _costs(graph), batch_size)
+    costs = _costs(graph)
+    return Predictor(graph, costs, batch_size, loss=loss_bytes(model, costs.outputs))
 
 
 def _costs(graph: OpGraph) -> ModelCosts:
@@ -423,16 +427,16 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
         plain_peak_bytes=int(plain.peak_bytes),
         uncut=_uncut(predictor, plain.kept_bytes),
         reordered=_reordered(crossed(cuts, predictor.cut_points.uncut)),
-        lower_bound=any(_convolves(node.operation) for node in nodes),
+        lower_bound=any(_needs_more(node.operation) for node in nodes),
     )
 
 
-def _convolves(operation: Any) -> bool:
-    """Whether an operation is a convolution, or a layer that holds one."""
+def _needs_more(operation: Any) -> bool:
+    """Whether an operation is or holds a convolution or a recurrent layer."""
     if not isinstance(operation, keras.layers.Layer):
         return False
     kinds = [kind.__name__ for layer in flatten_layers(operation) for kind in type(layer).__mro__]
-    return any("Conv" in name for name in kinds)
+    return any("Conv" in name or name == "RNN" for name in kinds)
 
 
 def _uncut(predictor: Predictor, kept_bytes: float) -> str:

@@ -18,7 +18,9 @@ from kbatch.recompute._costs import ModelCosts
 from kbatch.recompute._exactness import CutPoints
 from kbatch.recompute._op_graph import OpGraph
 from kbatch.recompute._plan import Span
-from kbatch.runtime.trace import ALLOCATOR_SLACK
+from kbatch.runtime.trace import ALLOCATOR_SLACK, Size
+
+NO_LOSS = Size()
 
 
 @dataclass(frozen=True)
@@ -65,8 +67,10 @@ class Predictor:
         costs: ModelCosts,
         batch_size: int,
         cuts: Sequence[int] | None = None,
+        loss: Size = NO_LOSS,
     ) -> None:
         self.graph, self.costs, self.batch_size = graph, costs, batch_size
+        self.loss = loss  # bytes of the loss with the gradients of the outputs
         # Positions where the model may be cut, its begin and end included.
         self.cuts = self.cut_points.positions if cuts is None else cuts
         self._bytes = {number: size.at(batch_size) for number, size in costs.sizes.items()}
@@ -81,7 +85,7 @@ class Predictor:
     def reordering(self) -> Predictor:
         """The same, where the gradients of a weight may be summed in another order."""
         cuts = self.cut_points.outside(self.cut_points.of_values)
-        return Predictor(self.graph, self.costs, self.batch_size, cuts)
+        return Predictor(self.graph, self.costs, self.batch_size, cuts, self.loss)
 
     def bytes_of(self, numbers: Iterable[int]) -> float:
         """Bytes of the values of these numbers."""
@@ -142,9 +146,20 @@ class Predictor:
             needs=needs,
             internal_bytes=sum(internal),
             recompute_work=self._recompute_work(start, stop, needs),
-            peak_if_kept=self._with_forward(kept, start, needs, internal),
+            peak_if_kept=max(
+                self._with_forward(kept, start, needs, internal), self._loss_peak(stop, needs)
+            ),
             peak_if_recomputed=self._with_forward(recomputed, start, inputs, [0.0] * len(nodes)),
         )
+
+    def _loss_peak(self, stop: int, kept: frozenset[int]) -> float:
+        """Bytes of the loss, its gradients and the outputs that are not kept, after the last one.
+
+        The last segment is never recomputed.
+        """
+        if stop < len(self.graph.nodes):
+            return 0.0
+        return self.loss.at(self.batch_size) + self.bytes_of(set(self.graph.outputs) - kept)
 
     def _recompute_work(self, start: int, stop: int, needs: frozenset[int]) -> float:
         """Work of recomputing a segment.

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from kbatch.runtime.scratch import convolution_bytes
 from kbatch.runtime.tensorflow_private import function_graph
 from kbatch.runtime.trace import (
     ALIASES,
@@ -262,6 +263,9 @@ def _allocated(graph: Any) -> tuple[list[Buffer], dict[int, Size], dict[int, Buf
         peak = _inner_peak(operation)
         if peak is not None:
             inner[index] = peak
+        works_in = convolution_bytes(operation)
+        if works_in:
+            inner[index] = Size(works_in)
         lists = {}
         if operation.type in LOOPS:
             lists = filled_lists(operation, body_of(operation), holder)

@@ -116,6 +116,13 @@ def is_stateful(op_type: str) -> bool:
     return definition is None or definition.is_stateful
 
 
+def uses_onednn() -> bool:
+    """Whether TensorFlow's CPU kernels are oneDNN's: `_pywrap_util_port`, TensorFlow 2.21.0."""
+    from tensorflow.python.util import _pywrap_util_port
+
+    return bool(_pywrap_util_port.IsMklEnabled())
+
+
 def is_unordered(dataset: Any) -> bool:
     """Tell whether a step of a dataset was made with `deterministic=False`.
 

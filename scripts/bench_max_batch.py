@@ -32,7 +32,7 @@ from pathlib import Path
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import rows
-from bench_models import build, data, specs
+from finder_models import build, data, specs
 from finder_ratios import summary
 from fresh_processes import STEPS, fifty, largest_that_survives, spread
 from peer_finders import PEERS, searched

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import statistics
 
-from bench_models import build, data
+from finder_models import build, data
 
 from kbatch import Recipe
 from kbatch.memory._max_batch import Probe

@@ -168,3 +168,32 @@ def test_tests_that_are_listed_as_slow_exist():
     for line in (here / "slow_tests.txt").read_text().splitlines():
         file, _, name = line.partition("[")[0].partition("::")
         assert f"def {name}(" in texts[file], line
+
+
+SCRIPTS = {path.stem: path for path in (ROOT.parent / "scripts").glob("*.py")}
+
+
+@pytest.mark.skipif(not SCRIPTS, reason="an installed kbatch has no scripts")
+def test_scripts_take_from_each_other_what_is_there():
+    """No test runs the benchmarks, and a renamed one would be missed by those that import it."""
+    for name, path in SCRIPTS.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and node.module in SCRIPTS:
+                asked = {alias.name for alias in node.names}
+                missing = asked - _defined(SCRIPTS[node.module])
+                assert not missing, f"{name} imports {missing} from {node.module}"
+
+
+def _defined(path):
+    """The names at the top level of a module."""
+    names = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            for target in targets:
+                names |= {each.id for each in ast.walk(target) if isinstance(each, ast.Name)}
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names |= {alias.asname or alias.name for alias in node.names}
+    return names

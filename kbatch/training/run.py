@@ -325,7 +325,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     remedy, share = data.training.remedy, instruments.pace.share
     own = remarks_of(outcome, goal, recipe, input_seconds, remedy, share)
     told = (*own, *accumulation_remarks(model, recipe), *float8_remarks(model, recipe))
-    return replace(outcome, remarks=(*told, *data.remarks))
+    return replace(outcome, remarks=(*told, *_plan_remarks(model), *data.remarks))
 
 
 # holds True once a training of this process has ended well and left XLA's programs in the GPU
@@ -344,6 +344,17 @@ def _plan_fields(model: keras.Model, train_seconds: float) -> dict[str, Any]:
         return {}
     extra = plan.extra_seconds_ratio
     return {"plan": plan.to_json(), "recompute_seconds": train_seconds * extra / (1 + extra)}
+
+
+def _plan_remarks(model: keras.Model) -> tuple[str, ...]:
+    """A sentence for the user about a plan that sums gradients in another order."""
+    plan = applied(model)
+    if plan is None or not plan.reordered:
+        return ()
+    return (
+        f"recompute={plan.strategy} equals plain training to rounding, not to the bit: "
+        f"{plan.reordered}",
+    )
 
 
 def _skipped_updates(

@@ -109,3 +109,28 @@ def test_a_gpu_full_of_programs_is_no_recipes_fault(compiled_before, points, mon
     else:  # a first program that does not fit is too large, in every process
         assert kbatch.train(*arguments, epochs=1)[1].ended == "out_of_memory"
         assert not run._compiled_before
+
+
+def tied_in_branches(hp=None):
+    inputs = {name: keras.Input((12,), name=name) for name in "ab"}
+    tied, ends = keras.layers.Dense(12, name="tied"), []
+    for start in inputs.values():
+        x = tied(keras.layers.RepeatVector(64)(start))
+        for _ in range(4):
+            x = keras.layers.Dense(12, "gelu")(x)
+        ends.append(x)
+    x = tied(keras.layers.Add()(ends))
+    model = keras.Model(inputs, keras.layers.Dense(1, "sigmoid")(x[:, 0]))
+    model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
+    return model
+
+
+@pytest.mark.parametrize("recompute", ["none", "minimal"])
+def test_a_sum_in_another_order_is_remarked(points, recompute):
+    (x, y), (other_x, other_y) = points
+    data = {"a": x, "b": -x}, y
+    validation = {"a": other_x, "b": -other_x}, other_y
+    recipe = Recipe(batch_size=256, recompute=recompute)
+    _, outcome = kbatch.train(recipe, tied_in_branches, *data, validation, seconds=0.3)
+    said = [remark for remark in outcome.remarks if "to rounding, not to the bit" in remark]
+    assert len(said) == (recompute == "minimal")

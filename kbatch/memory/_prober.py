@@ -11,7 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from kbatch import errors
 from kbatch.errors import KbatchError, MemoryLimitError, ModelError
@@ -89,6 +89,35 @@ def waited(step_seconds: Sequence[float]) -> bool:
     return len(step_seconds) > 1 and step_seconds[-1] > max(
         WAITED_SECONDS, WAITED_TIMES * min(step_seconds)
     )
+
+
+# Steps that take long may be fewer: a probe's from its second step on, and a confirmation's where
+# its steps are so alike that no later one is likely to run out. Chosen by hand.
+SLOW_STEP_SECONDS, SLOW_CONFIRMATION_SECONDS = 2.0, 20.0
+FEWEST_STEPS, DEVIATIONS = 6, 4.0
+
+# From the seconds and the peak bytes of the steps so far, and the bytes of the process.
+IsDone: TypeAlias = Callable[[Sequence[float], Sequence[int], int], bool]
+
+
+def slow_probe_is_done(seconds: Sequence[float], peaks: Sequence[int], limit_bytes: int) -> bool:
+    """Whether a probe has seen a step after the first, and steps are slow."""
+    return len(seconds) > 1 and seconds[-1] > SLOW_STEP_SECONDS
+
+
+def confirmation_is_done(seconds: Sequence[float], peaks: Sequence[int], limit_bytes: int) -> bool:
+    """Whether a slow confirmation has seen enough steps to tell that later ones find room too.
+
+    Example:
+    >>> alike, apart = [900, 910, 912, 908, 911, 909], [900, 910, 950, 908, 890, 909]
+    >>> [confirmation_is_done([9.0] * 6, peaks, 1000) for peaks in (alike, apart)]
+    [True, False]
+    """
+    if len(seconds) < FEWEST_STEPS or sum(seconds) < SLOW_CONFIRMATION_SECONDS:
+        return False
+    steady = peaks[1:]
+    highest = statistics.fmean(steady) + DEVIATIONS * statistics.stdev(steady)
+    return highest <= MARGINS.computed * limit_bytes
 
 
 OF_FAILED = (

@@ -23,7 +23,16 @@ from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
 from kbatch.errors import DataError, KbatchError
 from kbatch.memory._max_batch import MARGINS, Probe
-from kbatch.memory._prober import DUMP, TOO_LARGE, ModelFacts, Refusal, waited
+from kbatch.memory._prober import (
+    DUMP,
+    TOO_LARGE,
+    IsDone,
+    ModelFacts,
+    Refusal,
+    confirmation_is_done,
+    slow_probe_is_done,
+    waited,
+)
 from kbatch.memory._workload import Workload
 from kbatch.models.exact_accumulation import called_in_passes
 from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
@@ -297,13 +306,15 @@ class ProbeSession:
 
     def probe(self, batch_size: int, steps: int) -> Probe:
         """Train some steps; with gradient accumulation, one of them updates the weights."""
-        return self._trained(self._train, batch_size, steps)
+        return self._trained(self._train, batch_size, steps, slow_probe_is_done)
 
-    def _trained(self, train: Callable[[Any], Any], batch_size: int, steps: int) -> Probe:
-        """Train steps by a function that takes the next batch."""
-        began, seconds = time.perf_counter(), list[float]()
+    def _trained(
+        self, train: Callable[[Any], Any], batch_size: int, steps: int, is_done: IsDone
+    ) -> Probe:
+        """Train steps by a function that takes the next batch, fewer where `is_done` says so."""
+        began, seconds, peaks = time.perf_counter(), list[float](), list[int]()
         ended, message, first_peak = "passed", "", 0
-        device_memory.reset_peak()
+        may_end = self.recipe.steps_per_update == 1  # else some steps need more than others
         try:
             if self.recipe.steps_per_update > 1:
                 # Loss scaling wraps the optimizer that accumulates.
@@ -313,26 +324,30 @@ class ProbeSession:
             batches = iter(self.batches(batch_size * self.recipe.examples_per_step))
             while len(seconds) < steps:
                 step_began = time.perf_counter()
+                device_memory.reset_peak()
                 train(batches)
                 device_memory.wait()
                 seconds.append(time.perf_counter() - step_began)
+                peaks.append(device_memory.bytes_peak() or 0)
                 if len(seconds) == 1 < steps and device_memory.tries_algorithms():
-                    first_peak = device_memory.bytes_peak() or 0
-                    device_memory.reset_peak()
+                    first_peak = peaks.pop()
                 if waited(seconds):
                     ended, message = (
                         "out_of_memory",
                         f"a step took {seconds[-1]:.0f} s: it waited for memory to become free",
                     )
                     break
+                if may_end and is_done(seconds, peaks, _limit or 0):
+                    break
         except Exception as error:
             ended, message = _how(error), str(error)[-500:]
             if ended == "raised":
                 raise
+            peaks.append(device_memory.bytes_peak() or 0)
         return Probe(
             batch_size,
             ended,
-            device_memory.bytes_peak() or 0,
+            max(peaks, default=0),
             time.perf_counter() - began,
             tuple(seconds),
             message,
@@ -342,7 +357,8 @@ class ProbeSession:
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
         """Train `steps` steps as `fit` does, then validate on a full and a partial batch."""
         self.model.make_train_function()
-        trained = self._trained(self.model.train_function, batch_size, steps)
+        train = self.model.train_function
+        trained = self._trained(train, batch_size, steps, confirmation_is_done)
         if trained.ended != "passed":
             return trained
         began, ended, message = time.perf_counter(), "passed", ""

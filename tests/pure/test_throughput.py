@@ -15,7 +15,7 @@ from kbatch.memory._estimate import (
     speed_bound,
 )
 from kbatch.memory._max_batch import Probe
-from kbatch.memory._prober import waited
+from kbatch.memory._prober import confirmation_is_done, slow_probe_is_done, waited
 
 
 @pytest.mark.parametrize(("overhead", "slope"), [(0.01, 0.001), (0.0, 0.002), (0.5, 1e-5)])
@@ -149,3 +149,27 @@ def test_one_size_is_the_smallest_fast_one():
     speeds = _throughput(probes({32: 0.01}), 64)
     assert (speeds.smallest_fast, speeds.line, speeds.first_failing) == (32, None, 64)
     assert speeds.rows[0].examples_per_second == pytest.approx(3200)
+
+
+ALIKE = [700, 900, 910, 905, 908, 903]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "peaks", "ends"),
+    [
+        ([9.0] * 6, ALIKE, True),
+        ([9.0] * 5, ALIKE[:5], False),  # too few
+        ([0.1] * 6, ALIKE, False),  # not slow
+        ([9.0] * 6, [700, 900, 950, 905, 860, 903], False),  # the next may need more
+        ([9.0] * 6, [700, 960, 970, 965, 968, 963], False),  # too near the limit of 1000
+    ],
+)
+def test_a_slow_confirmation_ends_where_its_steps_are_alike(seconds, peaks, ends):
+    assert confirmation_is_done(seconds, peaks, 1000) is ends
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ends"), [([9.0], False), ([9.0, 0.1], False), ([9.0, 2.5], True)]
+)
+def test_a_slow_probe_ends_with_a_step_after_the_first(seconds, ends):
+    assert slow_probe_is_done(seconds, [1] * len(seconds), 10) is ends

@@ -34,7 +34,7 @@ import rows
 
 METHODS = ("none", "kbatch", "kbatch best", "every block", "every second", "√n", "RematScope")
 POLICIES = ("float32", "mixed_bfloat16")
-PAIRS = 9
+PAIRS = 7
 PROCESSES = 3
 COLUMNS = (
     "model",
@@ -222,15 +222,15 @@ def measure(name: str, policy: str, jit: bool, method: str, pairs: int) -> dict[
     }
 
 
-def row(arguments: tuple[object, ...]) -> dict[str, object]:
+def row(arguments: tuple[object, ...], processes: int) -> dict[str, object]:
     """One row from fresh processes, the first of which is timed; of a failure, its last line."""
-    found = [in_fresh_process((*arguments, PAIRS if turn == 0 else 0)) for turn in range(PROCESSES)]
+    found = [in_fresh_process((*arguments, PAIRS if turn == 0 else 0)) for turn in range(processes)]
     failed = [one["equal_to"] for one in found if "peak_bytes" not in one]
     if failed:
         return {**dict(zip(COLUMNS, arguments, strict=False)), "equal_to": failed[0]}
     peaks = sorted(int(str(one["peak_bytes"])) for one in found)
     spread = {"lowest_peak_bytes": peaks[0], "highest_peak_bytes": peaks[-1]}
-    return {**found[0], "peak_bytes": peaks[PROCESSES // 2], **spread}
+    return {**found[0], "peak_bytes": peaks[len(peaks) // 2], **spread}
 
 
 def in_fresh_process(arguments: tuple[object, ...]) -> dict[str, object]:
@@ -247,7 +247,8 @@ def in_fresh_process(arguments: tuple[object, ...]) -> dict[str, object]:
         text=True,
     )
     if said.returncode:
-        return {"equal_to": [str(said.returncode), *said.stderr.strip().splitlines()][-1][:200]}
+        lines = [line for line in said.stderr.splitlines() if "Error" in line]
+        return {"equal_to": [str(said.returncode), *lines][-1][:200]}
     return dict(json.loads(said.stdout.strip().splitlines()[-1]))
 
 
@@ -280,6 +281,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--policy", default="float32", choices=POLICIES)
     parser.add_argument("--jit", action="store_true")
+    parser.add_argument("--processes", type=int, default=PROCESSES)
     parser.add_argument("--one", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:
@@ -291,7 +293,7 @@ def main() -> None:
     for name in options.models.split(","):
         for method in options.methods.split(","):
             if (name, options.policy, str(options.jit), method) not in done:
-                found = row((name, options.policy, options.jit, method))
+                found = row((name, options.policy, options.jit, method), options.processes)
                 rows.append(options.out, COLUMNS, found)
     summary(rows.read(options.out))
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from kbatch.runtime.tensorflow_private import add_control_input, is_compiled_by_xla, update_input
-from kbatch.runtime.trace import PRIME
+from kbatch.runtime.trace import ALIASES
 
 Barrier = Callable[[Sequence[tf.Tensor], Sequence[tf.Tensor]], list[tf.Tensor]]
 
@@ -174,6 +175,10 @@ def _tensors(gradient: Any) -> list[tf.Tensor]:
 # plain CPU seconds, 1.062 times without any reuse (commit 840fd8b).
 SMALL = 64
 
+# Elements that a dimension of unknown length is taken for where it is reduced: it may be short.
+# Chosen by hand.
+UNKNOWN = 8
+
 # Attributes of an operation that do not decide its result.
 _IRRELEVANT = frozenset({"_class", "_gradient_op_type", "_output_shapes"})
 
@@ -224,7 +229,7 @@ def small_results(operations: Sequence[Any], given: set[int]) -> list[tf.Tensor]
         operations: Operations in the order in which they were traced.
         given: The `id` of the tensors that depend on no example.
     """
-    reduced_from: dict[int, float] = {}  # elements before the reduction, by the small tensor's `id`
+    reduced_from: dict[int, tf.Tensor] = {}  # what was reduced, by the small tensor's `id`
     computed = {id(output) for operation in operations for output in operation.outputs}
     constant = set(given)  # however small: they come from no activation
     small = []
@@ -239,10 +244,15 @@ def small_results(operations: Sequence[Any], given: set[int]) -> list[tf.Tensor]
         if not inputs:
             constant.update(id(output) for output in operation.outputs)
             continue
-        largest = max(reduced_from.get(id(tensor), _elements(tensor)) for tensor in inputs)
+        sources = [reduced_from.get(id(tensor), tensor) for tensor in inputs]
+        if operation.type in ALIASES and id(operation.inputs[0]) not in reduced_from:
+            continue  # as many elements, whatever the shapes say
         for output in operation.outputs:
-            if output.dtype.is_floating and _elements(output) * SMALL <= largest:
-                reduced_from[id(output)] = largest
+            if not output.dtype.is_floating:
+                continue
+            ratios = [_times_more(source, output) for source in sources]
+            if max(ratios) >= SMALL:
+                reduced_from[id(output)] = sources[ratios.index(max(ratios))]
                 small.append(output)
     return small
 
@@ -309,11 +319,16 @@ def _is_fixed(tensor: tf.Tensor) -> bool:
     return tensor.op.type in ("Const", "ReadVariableOp")
 
 
-def _elements(tensor: tf.Tensor) -> float:
-    """Number of elements; an unknown dimension counts as `PRIME` examples, an unknown rank as 0."""
-    if tensor.shape.rank is None:
+def _times_more(source: tf.Tensor, result: tf.Tensor) -> float:
+    """How many times as many elements the source has; `0` where that is not known.
+
+    Lengths that are not known are taken for the same ones in both. A result with more of them may
+    have any size, such as the rows that Dense makes of a batch of unknown size.
+    """
+    if source.shape.rank is None or result.shape.rank is None:
         return 0.0
-    count = 1.0
-    for length in tensor.shape:
-        count *= PRIME if length is None else length
-    return count
+    known = [[length for length in each.shape if length is not None] for each in (source, result)]
+    gone = (source.shape.rank - len(known[0])) - (result.shape.rank - len(known[1]))
+    if gone < 0:
+        return 0.0
+    return math.prod(known[0]) / max(math.prod(known[1]), 1) * UNKNOWN**gone

@@ -85,6 +85,17 @@ def test_rows_of_a_large_table_are_not_small():
     assert small_results(operations, set()) == []
 
 
+@pytest.mark.parametrize("shape", [(None, 16, 64), (None, None, 64)])
+def test_rows_of_an_unknown_number_are_not_small(shape):
+    """Dense makes rows of batch and time, whose number no trace with an open batch tells."""
+    dense = layers.Dense(128)
+    dense.build((None, 16, 64))
+    graph = tf.function(dense).get_concrete_function(tf.TensorSpec(shape)).graph
+    assert {"MatMul", "Reshape"} <= {operation.type for operation in graph.get_operations()}
+    given = {id(tensor) for tensor in graph.inputs[1:]}
+    assert small_results(graph.get_operations(), given) == []
+
+
 def gradients_of(model, x, y):
     @tf.function
     def step():

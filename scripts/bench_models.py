@@ -1,14 +1,22 @@
-"""What recompute does for the models that people train: tasks of keras-hub, with random weights.
+"""What recompute does for the models that people train, with random weights.
 
-Each row: parameters, operations, the peak of a plain step and of the plan (predicted, then
-measured), seconds of a step of the plan over those of a plain one, and how far gradients are apart.
+Each row is from a process of its own. It has the parameters; the segments of the plan; the peak of
+a plain step and of the plan, measured and in brackets predicted; the largest batches under a memory
+limit that the finder probes, unconfirmed; CPU seconds of a step of the plan over those of a plain
+one, the median of steps in turn; and how far gradients are apart.
 
-    pip install '.[hub]'
-    TF_CPU_ALLOCATOR_USE_BFC=true TF_ENABLE_ONEDNN_OPTS=0 python scripts/bench_models.py [NAME …]
+    pip install -e '.[hub]'
+    python scripts/bench_models.py > table.md
+    python scripts/bench_models.py bert vit
 """
 
+import argparse
 import os
+import statistics
+import subprocess
 import sys
+import tempfile
+import time
 from functools import partial
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -18,8 +26,9 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 import keras
 import keras_hub
 import numpy as np
+from finder_models import Spec
 
-from kbatch import recompute
+from kbatch import Recipe, find_max_batch, recompute
 
 models = keras_hub.models
 LENGTH, BATCH, DEPTH, VOCABULARY = 64, 32, 12, 500
@@ -315,39 +324,107 @@ MODELS = {
     "mixer": (mixer, FEATURES, LABELS),
     "lstm": (lstm, FEATURES, LABELS),
 }
-COLUMNS = ("model", "parameters", "segments", "plain MB (predicted)", "planned MB (predicted)")
-HEAD = f"| {' | '.join(COLUMNS)} | time | equal to |"
+COLUMNS = (
+    "model",
+    "parameters",
+    "segments",
+    "plain MB (predicted)",
+    "planned MB (predicted)",
+    "largest batch",
+    "time",
+    "equal to",
+)
+# Bytes for the largest batch; the weights of some models need more.
+LIMIT, LARGE_LIMIT, MANY = 256 << 20, 1 << 30, 5_000_000
+TURNS = 5
 
 
-def megabytes(count):
-    return f"{count / 1e6:,.1f}"
+def peaks(model, plans, x, y):
+    """The measured and predicted MB of plans, as cells."""
+    found = [recompute.measure(model, plan, x, y) for plan in plans]
+    return [
+        f"{each.measured_peak_bytes / 1e6:,.1f} ({each.peak_bytes / 1e6:,.1f})" for each in found
+    ]
+
+
+def time_ratio(build, plans, x, y):
+    """CPU seconds of a step of the second plan over those of the first, one in turn."""
+    trained = []
+    for plan in plans:
+        trained.append(build())
+        recompute.apply(trained[-1], plan)
+        trained[-1].train_on_batch(x, y)
+
+    def step(model):
+        began = time.process_time()
+        model.train_on_batch(x, y)
+        return time.process_time() - began
+
+    turns = [[step(model) for model in trained] for _ in range(TURNS)]
+    return statistics.median(planned / plain for plain, planned in turns)
+
+
+def largest(build, x, y, limit_bytes):
+    """The largest batches without and with the plan, as a cell."""
+    specs = [keras.tree.map_structure(spec, each) for each in (x, y)]
+    found = [
+        find_max_batch(
+            build, *specs, Recipe(recompute=kind), memory_limit=limit_bytes, confirmed_steps=0
+        )
+        for kind in ("none", "minimal")
+    ]
+    return " → ".join(f"{each.batch_size:,}" for each in found)
+
+
+def spec(examples):
+    """Shape and type of one example: it sets no ceiling."""
+    return Spec(examples.shape[1:], str(examples.dtype))
 
 
 def row(name):
     """One row of the table."""
     build, x, y = MODELS[name]
     model = build()
-    plain, plan = (recompute.plan(model, BATCH, kind, x=x) for kind in ("none", "minimal"))
-    measured = [recompute.measure(model, each, x, y) for each in (plain, plan)]
-    report = recompute.verify(model, plan, x, y)
-    cells = [
-        f"{each.measured_peak_bytes / 1e6:,.1f} ({megabytes(each.peak_bytes)})" for each in measured
-    ]
-    time = measured[1].measured_seconds / measured[0].measured_seconds
-    words = f"| {name} | {model.count_params():,} | {len(plan.segments)} | {cells[0]} | {cells[1]} "
-    return f"{words}| {time:.2f}x | {'the bit' if report.exact else f'{report.gradients:.0e}'} |"
+    plans = [recompute.plan(model, BATCH, kind, x=x) for kind in ("none", "minimal")]
+    cells = [f"{model.count_params():,}", f"{len(plans[1].segments)}", *peaks(model, plans, x, y)]
+    limit = LARGE_LIMIT if model.count_params() > MANY else LIMIT
+    report = recompute.verify(model, plans[1], x, y)
+    ratio = time_ratio(build, plans, x, y)
+    cells += [largest(build, x, y, limit), f"{ratio:.2f}×"]
+    cells.append("the bit" if report.exact else f"{report.gradients:.0e}")
+    return f"| {' | '.join((name, *cells))} |"
+
+
+def in_fresh_process(name):
+    """The row of a model, or how it failed."""
+    with tempfile.TemporaryDirectory() as cache:
+        said = subprocess.run(
+            [sys.executable, __file__, "--one", name],
+            env={**os.environ, "KBATCH_CACHE": cache},
+            capture_output=True,
+            text=True,
+        )
+    if said.returncode:
+        return f"| {name} | {said.stderr.strip().splitlines()[-1][:200]} |"
+    return said.stdout.strip().splitlines()[-1]
 
 
 def main():
-    if len(sys.argv) != 2:
-        print(HEAD)
-        print("|---" * 7 + "|")
-    for name in sys.argv[1:] or MODELS:
-        keras.backend.clear_session()
-        try:
-            print(row(name), flush=True)
-        except Exception as error:
-            print(f"| {name} | {type(error).__name__}: {str(error)[:200]!r} |", flush=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(MODELS)}")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        print(row(options.one))
+        return
+    unknown = set(options.names) - set(MODELS)
+    if unknown:
+        parser.error(f"NAME must be one of {', '.join(MODELS)}, not {', '.join(unknown)}")
+    print(f"| {' | '.join(COLUMNS)} |\n{'|---' * len(COLUMNS)}|", flush=True)
+    for name in options.names or MODELS:
+        print(in_fresh_process(name), flush=True)
 
 
 if __name__ == "__main__":

@@ -99,18 +99,21 @@ def cases() -> dict[str, Case]:
 
 
 def convnext():
-    """Eighteen blocks of ConvNeXt, a quarter as wide as the tiny one."""
+    """Eighteen blocks of ConvNeXt in four stages, a quarter as wide as the tiny one."""
     import keras
+    from keras import layers
 
-    model = keras.applications.convnext.ConvNeXt(
-        depths=[3, 3, 9, 3],
-        projection_dims=[24, 48, 96, 192],
-        input_shape=(64, 64, 3),
-        include_preprocessing=False,
-        weights=None,
-        classes=2,
-        name="convnext",
-    )
+    inputs = keras.Input((64, 64, 3))
+    x = layers.LayerNormalization()(layers.Conv2D(24, 4, strides=4)(inputs))
+    for depth, width in ((3, 24), (3, 48), (9, 96), (3, 192)):
+        if width > 24:
+            x = layers.Conv2D(width, 2, strides=2)(layers.LayerNormalization()(x))
+        for _ in range(depth):
+            inner = layers.LayerNormalization()(layers.DepthwiseConv2D(7, padding="same")(x))
+            inner = layers.Dense(width)(layers.Dense(4 * width, "gelu")(inner))
+            x = layers.Add()([x, inner])
+    x = layers.LayerNormalization()(layers.GlobalAveragePooling2D()(x))
+    model = keras.Model(inputs, layers.Dense(2, "softmax")(x))
     model.compile("adam", keras.losses.SparseCategoricalCrossentropy())
     return model
 

@@ -251,3 +251,23 @@ def test_a_task_is_searched(name, tmp_path):
     tuner.search(x, y, validation_data=(some(x), some(y)), max_trials=1, verbose=0)
     assert kbatch.best_recipe(tuner).batch_size in (8, 16, 32)
     assert kbatch.best_recipe(tuner).to_code()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TASKS)
+def test_a_task_goes_the_whole_way(name, tmp_path):
+    """It is searched over axes that change its graph, confirmed, printed as code, and sized."""
+    build, x, y, metric = TASKS[name]
+    space = kbatch.Space(
+        batch_size=(8, 16), policy=("float32", "mixed_bfloat16"), recompute=("none", "minimal")
+    )
+    tuner = kbatch.Tuner(
+        kbatch.HyperModel(build, space, metric=metric, seconds_per_trial=0.3), directory=tmp_path
+    )
+    tuner.search(x, y, validation_data=(some(x), some(y)), max_trials=3, verbose=0)
+    assert {trial.status for trial in tuner.oracle.trials.values()} == {"COMPLETED"}
+    kbatch.confirm(tuner, top=1, seeds=2)
+    compile(kbatch.best_recipe(tuner).to_code(), name, "exec")
+    limits = {"memory_limit": 512 << 20, "confirmed_steps": 2}
+    found = kbatch.find_max_batch(build, some(x), some(y), kbatch.best_recipe(tuner), **limits)
+    assert found.batch_size == 16  # all of the examples

@@ -162,6 +162,7 @@ def _zeros(output: Any, loss: str, rows: int) -> np.ndarray:
 
 
 NO_LIMIT = 1 << 50
+OF_IMAGES = 4  # dimensions of a batch of them
 PARTIAL = 7  # examples of the partial validation batch
 TOTAL = re.compile(r"Total bytes used: (\d+)")
 
@@ -178,16 +179,31 @@ def _maker_of(workload: Workload) -> ModelMaker:
 
 
 def _preprocessed(workload: Workload, maker: ModelMaker) -> Workload:
-    """The workload with texts as its model trains on them, if that preprocesses them."""
-    parts = keras.tree.flatten(workload.sample)
-    if all(np.asarray(part).dtype.kind not in "OSU" for part in parts):
+    """The workload as its model trains on it, if that preprocesses its data.
+
+    Examples that are what the model's inputs take already, such as those of a shape, stay so.
+    """
+    parts = [np.asarray(part) for part in keras.tree.flatten(workload.sample[:1])]
+    if not any(part.dtype.kind in "OSU" or part.ndim >= OF_IMAGES for part in parts):
         return workload
-    preprocess = preprocess_of(maker.raw(workload.recipe.policy))
-    if preprocess is None:
+    model = maker.raw(workload.recipe.policy)
+    preprocess = preprocess_of(model)
+    if preprocess is None or _are_inputs(model, workload.sample):
         return workload
     sample = arrays_of(preprocess, workload.sample)
     maker.first.x = keras.tree.map_structure(lambda part: part[:1], sample[0])
     return dataclasses.replace(workload, sample=sample)
+
+
+def _are_inputs(model: keras.Model, sample: tuple[Any, ...]) -> bool:
+    """Whether examples have the shapes and kinds of numbers of a model's inputs."""
+    try:
+        checked_labels(model, sample)
+    except DataError:
+        return False
+    kinds = [np.asarray(part).dtype.kind for part in keras.tree.flatten(sample[0])]
+    expected = [np.dtype(one.dtype).kind for one in getattr(model, "inputs", None) or ()]
+    return sorted(kinds) == sorted(expected)
 
 
 class ProbeSession:

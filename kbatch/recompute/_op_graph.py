@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import keras
 
 from kbatch.errors import RecomputeError
-from kbatch.recompute._composite import cast, inside_of
+from kbatch.recompute._composite import inside_of
 from kbatch.runtime.keras_private import (
     call_function,
     functional_class,
@@ -213,13 +213,12 @@ def _numbered(tensors: Any, numbers: Any) -> dict[int, int]:
 
 def _inside_of(node: Any) -> Inside | None:
     """The graph that can take the place of a call; `None` for a call that is one operation."""
-    if not _is_called_plainly(node):
-        return None
-    if _is_nested_model(node):
+    if isinstance(node.operation, keras.Model):
+        if not _is_called_plainly(node) or not _is_nested_model(node):
+            return None
         inner = functional_of(node.operation)
         return inner, lambda inputs, **_: standardized_inputs(inner, inputs)
-    inner, layer = inside_of(node), node.operation
-    return None if inner is None else (inner, lambda inputs, **_: cast(layer, inputs))
+    return inside_of(node)
 
 
 def _is_nested_model(node: Any) -> bool:

@@ -271,3 +271,18 @@ def test_a_task_goes_the_whole_way(name, tmp_path):
     limits = {"memory_limit": 512 << 20, "confirmed_steps": 2}
     found = kbatch.find_max_batch(build, some(x), some(y), kbatch.best_recipe(tuner), **limits)
     assert found.batch_size == 16  # all of the examples
+
+
+def of_photographs():
+    """A classifier that scales photographs of any size and number to what its inputs take."""
+    converter = keras_hub.layers.ImageConverter(image_size=(16, 16), scale=1 / 255)
+    own = models.ImageClassifierPreprocessor(image_converter=converter)
+    return models.ImageClassifier(resnet().backbone, num_classes=2, preprocessor=own)
+
+
+@pytest.mark.parametrize("size", [(20, 24), (16, 16)])
+def test_the_largest_batch_is_found_of_what_a_preprocessor_makes(size):
+    x = rng.integers(0, 255, (EXAMPLES, *size, 3), dtype="uint8")
+    limits = {"memory_limit": 256 << 20, "confirmed_steps": 0}
+    found = kbatch.find_max_batch(of_photographs, x, LABELS, **limits)
+    assert found.batch_size == EXAMPLES

@@ -114,7 +114,7 @@ AXES = (
         ("none",),
         Option(
             "recompute",
-            "Activations to recompute: none, minimal, sqrt, stages, segments:4, budget:0.5.",
+            "Activations recomputed: none, minimal, sqrt, stages, blocks, segments:4, budget:0.5.",
             words,
             "none",
         ),

@@ -173,8 +173,8 @@ class Recipe:
         jit_compile: Boolean, whether XLA compiles the train step. Defaults to `False`.
         recompute: Which activations are recomputed in the backward pass instead of kept, to save
             memory (see `kbatch.recompute.plan`): `"none"`, `"minimal"`, `"sqrt"`, `"stages"`,
-            `"segments:4"`, or `"budget:0.5"`, which keeps at most half of the bytes at the least
-            extra time. Defaults to `"none"`.
+            `"blocks"`, `"segments:4"`, or `"budget:0.5"`, which keeps at most half of the bytes at
+            the least extra time. Defaults to `"none"`.
         label_smoothing: Float from 0 to below 1, the share of each label that is spread evenly over
             all classes (Szegedy et al. 2016). Needs a cross-entropy loss. Defaults to `0.0`.
         weight_decay: Float, decoupled weight decay: each update takes `weight_decay` times the

@@ -203,7 +203,7 @@ def check_companions(
         )
 
 
-SEARCHED = ("none", "minimal", "sqrt", "stages")
+SEARCHED = ("none", "minimal", "sqrt", "stages", "blocks")
 BUDGET, SEGMENTS = "budget", "segments"
 STRATEGY_WORDS = (
     f"{', '.join(SEARCHED)}, {SEGMENTS}:4 (so many equal ones) or {BUDGET}:0.5 (at most that share "
@@ -215,7 +215,7 @@ STRATEGY_WORDS = (
 class Strategy:
     """One value of the axis `recompute`."""
 
-    name: str  # `"none"`, `"minimal"`, `"sqrt"`, `"stages"`, `"segments"` or `"budget"`
+    name: str  # one of `SEARCHED`, `"segments"` or `"budget"`
     # between 0 and 1, share of the plain model's kept bytes that may be kept. `None` for all
     # strategies but `"budget"`.
     kept_share: float | None = None

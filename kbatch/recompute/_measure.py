@@ -42,10 +42,10 @@ def best_plan(
     """Measure the most promising plans on this device, and return the best.
 
     Use it where a prediction is not enough: close to the limit, or under `jit_compile`, where XLA
-    fuses and orders operations its own way. At most three plans are measured, a few steps each.
-    Without a budget these are `"minimal"`, `"sqrt"` and `"stages"`. With a budget they are the
-    fastest plan that should meet it, a more careful one, and the faster of `"sqrt"` and
-    `"stages"`. Plans that run out of memory are left out. The model is restored afterwards.
+    fuses and orders operations its own way. At most four plans are measured, a few steps each.
+    Without a budget these are `"minimal"`, `"sqrt"`, `"stages"` and `"blocks"`. With a budget they
+    are the fastest plan that should meet it, a more careful one, and the fastest of the last three
+    that should. Plans that run out of memory are left out. The model is restored afterwards.
 
     Args:
         model: `keras.Model`, built and compiled, with the `jit_compile` to measure with.
@@ -177,7 +177,7 @@ def candidates(
     model: keras.Model, batch_size: int, peak_bytes: float | None, x: Any = None
 ) -> list[Plan]:
     """The plans that are worth measuring, the most promising first."""
-    simple = [plan(model, batch_size, kind, x=x) for kind in ("sqrt", "stages")]
+    simple = [plan(model, batch_size, kind, x=x) for kind in ("sqrt", "stages", "blocks")]
     if peak_bytes is None:
         return _distinct([plan(model, batch_size, "minimal", x=x), *simple])
     plans = front(model, batch_size, x)

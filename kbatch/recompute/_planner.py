@@ -21,7 +21,7 @@ from kbatch.recompute._plan import WORTHWHILE, Plan, PlannedSegment, Span, megab
 from kbatch.recompute._solver import Budget, Predictor
 from kbatch.runtime.keras_private import flatten_layers
 
-STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "segments", "manual")
+STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "blocks", "segments", "manual")
 
 
 @dataclass(frozen=True)
@@ -145,6 +145,8 @@ def _segments(predictor: Predictor, options: PlanOptions) -> Sequence[Span]:
         return _solver.uniform(predictor, options.count or 2)
     if options.strategy == "stages":
         return _solver.of_cuts(_stage_cuts(predictor))
+    if options.strategy == "blocks":
+        return _solver.of_cuts(_block_cuts(predictor))
     if options.strategy == "manual":
         cuts = _cuts_after(graph, options.layers)
         predictor.cut_points.check(cuts, predictor.cut_points.uncut)
@@ -182,20 +184,34 @@ def _within_budget(predictor: Predictor, options: PlanOptions) -> list[Span]:
 def _stage_cuts(predictor: Predictor) -> list[int]:
     """Cuts where the size of the tensors changes, else after each repeated block of layers.
 
-    Only positions with a single live value count. The end of a residual block is one whose
-    operation reads several values.
+    Only positions with a single live value count.
     """
     graph = predictor.graph
-    narrow = [position for position in predictor.cuts[1:-1] if len(graph.live(position)) == 1]
+    narrow = _narrow(predictor)
     sizes = [predictor.bytes_of(graph.live(position)) for position in narrow]
-    blocks = [position for position in narrow if len(graph.nodes[position - 1].reads) > 1]
+    blocks = set(_block_cuts(predictor))
     changes = [
         position
         for position, size, after in zip(narrow, sizes, sizes[1:], strict=False)
         if size != after and position in blocks
     ]
-    inner = changes if len(changes) > 1 else blocks or narrow
-    return [0, *inner, len(graph.nodes)]
+    return [0, *changes, len(graph.nodes)] if len(changes) > 1 else _block_cuts(predictor)
+
+
+def _block_cuts(predictor: Predictor) -> list[int]:
+    """Cuts after each block: where an operation reads several values and one is alive.
+
+    Without such operations, wherever a single value is alive.
+    """
+    nodes, narrow = predictor.graph.nodes, _narrow(predictor)
+    blocks = [position for position in narrow if len(nodes[position - 1].reads) > 1]
+    return [0, *(blocks or narrow), len(nodes)]
+
+
+def _narrow(predictor: Predictor) -> list[int]:
+    """The cut points inside of the model where a single value is alive."""
+    live = predictor.graph.live
+    return [position for position in predictor.cuts[1:-1] if len(live(position)) == 1]
 
 
 def _cuts_after(graph: OpGraph, layers: Sequence[str]) -> list[int]:
@@ -252,7 +268,8 @@ def plan(
             `"sqrt"`: into as many equal segments as the square root of the number of operations
             (Chen et al., "Training Deep Nets with Sublinear Memory Cost", 2016).
             `"segments"`: into `count` equal segments.
-            `"stages"`: where the size of the tensors changes, else where a block of layers repeats.
+            `"stages"`: where the size of the tensors changes, else as `"blocks"`.
+            `"blocks"`: after each block of layers, as the end of a residual connection.
             `"manual"`: after `layers`.
             `"none"`: nowhere.
         peak_bytes: Float, largest peak of a step in bytes, not counting weights and optimizer, for

@@ -105,7 +105,7 @@ def test_a_budget_is_kept_as_measured(model, data, search):
 def test_candidates_are_few_and_different(model):
     for budget in (None, 1e5, 5e6, 1e9):
         found = candidates(model, BATCH, budget)
-        assert 1 <= len(found) <= 3
+        assert 1 <= len(found) <= 4
         assert len({tuple(one.stretches()) for one in found}) == len(found)
 
 
@@ -123,7 +123,7 @@ def test_a_plan_that_runs_out_of_memory_is_left_out(model, data, monkeypatch):
 
     monkeypatch.setattr(_measure, "measure", measured)
     everything = False
-    assert recompute.best_plan(model, *data).strategy in ("sqrt", "stages")
+    assert recompute.best_plan(model, *data).strategy in ("sqrt", "stages", "blocks")
     everything = True
     with pytest.raises(RecomputeError, match="Some plan must fit into memory"):
         recompute.best_plan(model, *data)

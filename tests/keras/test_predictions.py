@@ -80,3 +80,18 @@ def test_a_frozen_product_keeps_nothing():
     assert kept(*(frozen() for _ in range(6))) == kept()
     trained = layers.EinsumDense("abc,cd->abd", output_shape=(None, 8))
     assert kept(trained) > kept()
+
+
+def residual(count):
+    x = inputs = keras.Input((8,))
+    for _ in range(count):
+        x = layers.Add()([x, layers.Dense(8)(layers.Dense(8, "relu")(x))])
+    return keras.Model(inputs, layers.Dense(2)(x))
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_blocks_end_with_their_residual_connection(count):
+    plan = recompute.plan(residual(count), BATCH, "blocks")
+    ends = [segment.last for segment in plan.segments]
+    assert len(ends) == count + 1
+    assert all(name.startswith("add") for name in ends[:-1])

@@ -119,9 +119,8 @@ def model():
 
 
 def test_every_strategy_holds_every_operation_once(model):
-    plans = [
-        recompute.plan(model, 32, strategy) for strategy in ("none", "minimal", "sqrt", "stages")
-    ]
+    named = ("none", "minimal", "sqrt", "stages", "blocks")
+    plans = [recompute.plan(model, 32, strategy) for strategy in named]
     plans += [
         recompute.plan(model, 32, "manual", layers=[model.layers[4].name]),
         recompute.plan(model, 32, "budget", kept_share=0.7),

@@ -25,7 +25,9 @@ HERE = Path(__file__).parents[1] / "support"
 pytestmark = pytest.mark.usefixtures("own_cache", "forked_workers")
 
 
-@pytest.mark.parametrize("text", ["none", "minimal", "sqrt", "stages", "segments:4", "budget:0.5"])
+@pytest.mark.parametrize(
+    "text", ["none", "minimal", "sqrt", "stages", "blocks", "segments:4", "budget:0.5"]
+)
 def test_a_strategy_is_read(text):
     assert Strategy.parse(text).name == text.partition(":")[0]
     assert Recipe(recompute=text).recompute == text

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import rows
+from bench_recompute import peak
 
 METHODS = ("none", "kbatch", "kbatch best", "every block", "every second", "√n", "RematScope")
 POLICIES = ("float32", "mixed_bfloat16")
@@ -67,7 +68,6 @@ def cases() -> dict[str, Case]:
     """Models of 12 to 24 blocks, narrow; built by `bench_models.py` where it has them."""
     import bench_models as models
 
-    models.DEPTH = 12
     block = r"transformer_layer_\d+$"
     narrow = {**models.TEXT, **models.HEADS, "num_layers": 24}
 
@@ -157,20 +157,6 @@ def remat_scope(case: Case, model) -> contextlib.AbstractContextManager[None]:
     return keras.RematScope(mode="list_of_layers", layer_names=blocks)
 
 
-def peak_of(step) -> int:
-    """The peak bytes of three steps above the bytes before them, after two others."""
-    import tensorflow as tf
-
-    device = "GPU:0" if tf.config.list_physical_devices("GPU") else "CPU:0"
-    for _ in range(2):
-        step()
-    before = tf.config.experimental.get_memory_info(device)["current"]
-    tf.config.experimental.reset_memory_stats(device)
-    for _ in range(3):
-        step()
-    return tf.config.experimental.get_memory_info(device)["peak"] - before
-
-
 def measure(name: str, policy: str, jit: bool, method: str, pairs: int) -> dict[str, object]:
     """Measure the peak in this process, and the ratio of time if there are pairs of steps."""
     import keras
@@ -180,12 +166,13 @@ def measure(name: str, policy: str, jit: bool, method: str, pairs: int) -> dict[
 
     keras.config.set_dtype_policy(policy)
     case = cases()[name]
-    clock = time.perf_counter if tf.config.list_physical_devices("GPU") else time.process_time
+    gpu = bool(tf.config.list_physical_devices("GPU"))
+    clock = time.perf_counter if gpu else time.process_time
 
     def built():
         keras.utils.set_random_seed(0)
         model = case.build()
-        model.compile(keras.optimizers.Adam(1e-3), model.loss, jit_compile=jit, run_eagerly=False)
+        model.compile(keras.optimizers.Adam(1e-3), model.loss, jit_compile=jit)
         return model
 
     def step(model) -> float:
@@ -194,17 +181,18 @@ def measure(name: str, policy: str, jit: bool, method: str, pairs: int) -> dict[
         return clock() - began
 
     other = built()
-    if method == "RematScope":
-        with remat_scope(case, other):
-            other = built()
     plan, blocks = planned(other, case, method)
     equal_to = ""
     if pairs and method not in ("none", "RematScope"):
         report = recompute.verify(other, plan, case.x, case.y)
         equal_to = "the bit" if report.exact else f"{report.gradients:.0e}"
-    recompute.apply(other, plan)
+    if method == "RematScope":
+        with remat_scope(case, other):
+            other = built()
+    else:
+        recompute.apply(other, plan)
     # Measured before there is a second model: a user has one.
-    peak_bytes = peak_of(lambda: step(other))
+    peak_bytes = peak(lambda: step(other), "GPU:0" if gpu else "CPU:0")
     ratio = 0.0
     if pairs:
         plain = built()

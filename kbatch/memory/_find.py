@@ -109,7 +109,8 @@ def find_max_batch(
             largest of each is taken. The answer names the shape.
         sizes: `"any"`, `"powers_of_two"` or `"multiples_of_8"`. Defaults to `"any"`.
         confirmed_steps: Integer, steps that a confirmation trains with 7 % less memory, before a
-            full and a partial validation batch; `0` confirms nothing. Defaults to `20`.
+            full and a partial validation batch; `0` confirms nothing. Defaults to `20`. Up to that
+            number slow steps that need alike may be fewer, from six on.
         **arguments: `loss`, `metrics`, `seed`, `values` and `declare` as for `kbatch.ModelSpec`,
             and: `timeout_seconds`, float, after which a probe counts as hung (defaults to `600`;
             a confirmation has 30 seconds and four times what the probes let expect);

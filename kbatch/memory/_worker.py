@@ -29,6 +29,7 @@ from kbatch.memory._prober import (
     IsDone,
     ModelFacts,
     Refusal,
+    all_are_wanted,
     confirmation_is_done,
     slow_probe_is_done,
     waited,
@@ -374,7 +375,8 @@ class ProbeSession:
         """Train `steps` steps as `fit` does, then validate on a full and a partial batch."""
         self.model.make_train_function()
         train = self.model.train_function
-        trained = self._trained(train, batch_size, steps, confirmation_is_done)
+        is_done = all_are_wanted if steps > MARGINS.confirmed_steps else confirmation_is_done
+        trained = self._trained(train, batch_size, steps, is_done)
         if trained.ended != "passed":
             return trained
         began, ended, message = time.perf_counter(), "passed", ""

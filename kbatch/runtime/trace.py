@@ -18,10 +18,10 @@ from kbatch.runtime.tensorflow_private import graph_def_of_function
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Measured peak over predicted peak on a CPU: TensorFlow's allocator hands out chunks that are larger
-# than asked for, and its executor holds some tensors longer than the trace's order tells. Chosen by
-# hand between the narrow transformers of scripts/bench_models.py, for which 1.03 would do, and the
-# larger models of scripts/bench_recompute.py, for which 1.17 would.
+# Measured peak over predicted peak on a CPU: TensorFlow's allocator hands out chunks that are
+# larger than asked for, and its executor holds some tensors longer than the trace's order tells.
+# Chosen by hand between the narrow transformers of scripts/bench_models.py, for which 1.03 would
+# do, and the larger models of scripts/bench_recompute.py, for which 1.17 would.
 ALLOCATOR_SLACK = 1.08
 
 

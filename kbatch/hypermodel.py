@@ -28,7 +28,7 @@ from kbatch.recipe import Recipe
 from kbatch.recipe_words import COMPILED
 from kbatch.records.at_most_once import Job
 from kbatch.records.project import Project
-from kbatch.runtime import device, garbage, keras_private, users_code
+from kbatch.runtime import device, garbage, keras_tuner_private, users_code
 from kbatch.search import tuner_border
 from kbatch.search.tuner_border import BUILD, border, called_by_a_tuner, watch_searches
 from kbatch.space import Space
@@ -327,8 +327,8 @@ class HyperModel(keras_tuner.HyperModel):
             trial = self._trial or Trial()
             trial.model = model
             callbacks = kwargs.pop("callbacks", None) or []
-            of_trial = tuner_border.only(callbacks, keras_private.tuner_callback())
-            saving = tuner_border.only(callbacks, keras_private.save_best_epoch())
+            of_trial = tuner_border.only(callbacks, keras_tuner_private.tuner_callback())
+            saving = tuner_border.only(callbacks, keras_tuner_private.save_best_epoch())
             tuner_border.check(of_trial.tuner)
             own = [callback for callback in callbacks if callback not in (of_trial, saving)]
             with tuner_border.scope(of_trial.tuner):  # KerasTuner enters it for `build` alone

@@ -32,7 +32,7 @@ from kbatch.results.loading import (
 )
 from kbatch.results.prospects import prospects_of
 from kbatch.results.ranking import best_of, unranked
-from kbatch.runtime import keras_private
+from kbatch.runtime import keras_tuner_private
 from kbatch.search import proposals, tuner_border
 from kbatch.search.oracle import Oracle
 from kbatch.search.proposals import Observation
@@ -273,9 +273,9 @@ class Tuner(keras_tuner.Tuner):
 
         def work(number: int) -> None:
             name = f"{self.tuner_id}-{number}"
-            keras_private.search_as(self, name, args, fit_arguments)
+            keras_tuner_private.search_as(self, name, args, fit_arguments)
 
-        keras_private.unlock(self.oracle)
+        keras_tuner_private.unlock(self.oracle)
         return workers.beside(search.trainer, work, search.trainer.close_idle)
 
     def run_trial(self, trial: Any, *args: Any, **fit_arguments: Any) -> Any:

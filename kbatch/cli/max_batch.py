@@ -238,7 +238,7 @@ class _ProbeLines(_prober.Lines):
 
     def __call__(self, probe: Probe) -> None:
         """Print the line of a probe, and after the first one how long the others take."""
-        from kbatch.memory._max_batch import MARGINS
+        from kbatch.memory._margins import MARGINS
         from kbatch.results.words import finder_seconds, time_words
 
         super().__call__(probe)

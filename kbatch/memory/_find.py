@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _cache
-from kbatch.memory._max_batch import MARGINS, MaxBatch, Probe
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import MaxBatch, Probe
 from kbatch.memory._prober import TIMEOUT_SECONDS, Prober, shown_lines
 from kbatch.memory._search import (
     ALLOWED,

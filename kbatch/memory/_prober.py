@@ -15,7 +15,8 @@ from typing import Any, TypeAlias
 
 from kbatch import errors
 from kbatch.errors import KbatchError, MemoryLimitError, ModelError
-from kbatch.memory._max_batch import MARGINS, Probe
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import Probe
 from kbatch.memory._workload import Workload
 from kbatch.model_spec import text_of_values
 from kbatch.runtime import device_memory, nvidia, users_code

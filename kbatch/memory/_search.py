@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Generator, Sequence
@@ -10,8 +11,9 @@ from typing import TypeAlias
 
 from kbatch.errors import MemoryLimitError, ModelError
 from kbatch.memory._estimate import SpeedBound, speed_bound
-from kbatch.memory._max_batch import MARGINS, Probe, SearchResult
-from kbatch.memory._prober import SUSPECTS, TOO_LARGE, ModelFacts, Prober
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import Probe, SearchResult
+from kbatch.memory._prober import SLOW_STEP_SECONDS, SUSPECTS, TOO_LARGE, ModelFacts, Prober
 from kbatch.runtime import device_memory
 from kbatch.runtime.trace import ALLOCATOR_SLACK, Moment
 
@@ -151,13 +153,15 @@ class Jump:
     Each probe corrects the prediction. The sizes end when the largest that passed is within
     `MARGINS.tolerance` (or 1) of the smallest that failed, or within `MARGINS.near` of the
     corrected prediction. A peak near the limit does not end them earlier. A peak above the limit
-    ends the steps beyond a prediction that was far off.
+    ends the steps beyond a prediction that was far off. Where steps are slow, one probe that agrees
+    with the prediction is enough.
     """
 
     need: Need
     limit_bytes: float
     ceiling: int
     allowed: Allowed
+    slow_seconds: float = math.inf  # a step that takes longer is slow
     steps_further: int = 0
 
     def sizes(self) -> Sizes:
@@ -171,8 +175,25 @@ class Jump:
             found = SearchResult.of(probes)
             size, passed = self._following(found), found.batch_size
 
+    def result(self, probes: tuple[Probe, ...]) -> SearchResult:
+        """What the probes show: the largest that passed, or the size that one was enough for."""
+        found = SearchResult.of(probes)
+        return dataclasses.replace(found, batch_size=self._foreseen(found) or found.batch_size)
+
+    def _foreseen(self, found: SearchResult) -> int:
+        """The size that one slow probe, as it was predicted, is enough for; else 0."""
+        first, *others = found.probes
+        if others or not first.passed or first.step_seconds[-1] <= self.slow_seconds:
+            return 0
+        if abs(first.peak_bytes / self.need.at(first.batch_size) - 1) > MARGINS.agreeing:
+            return 0
+        (curve,) = self.need.corrected(found.probes, self.limit_bytes)
+        return self.allowed(min(self.ceiling, curve.largest(MARGINS.computed * self.limit_bytes)))
+
     def _following(self, found: SearchResult) -> int:
         """The size to probe next; at most the largest that passed if the search ends."""
+        if self._foreseen(found):
+            return 0
         low, probes = found.batch_size, found.probes
         curves = self.need.corrected(probes, self.limit_bytes)
         guess = max(curve.largest(MARGINS.computed * self.limit_bytes) for curve in curves)
@@ -401,12 +422,15 @@ def approach(prober: Prober, prediction: Prediction, options: SizeOptions) -> Ap
     if prediction.need is None and options.confirmed_steps:
         result = SearchResult(max(1, options.allowed(min(guess, ceiling))), None)
         return Approach(prediction, result, speed, ceiling)
-    sizes = settling(guess, ceiling, options.allowed)
-    if prediction.need is not None:
-        aimed_bytes = MARGINS.aimed * prediction.usable_bytes
-        sizes = Jump(prediction.need, aimed_bytes, ceiling, options.allowed).sizes()
-    result = SearchResult.of(tried(sizes, lambda size: [prober.probe(size)]))
-    return Approach(prediction, result, speed, ceiling)
+    if prediction.need is None:
+        sizes = settling(guess, ceiling, options.allowed)
+        result = SearchResult.of(tried(sizes, lambda size: [prober.probe(size)]))
+        return Approach(prediction, result, speed, ceiling)
+    slow_seconds = SLOW_STEP_SECONDS if options.confirmed_steps else math.inf
+    aimed_bytes = MARGINS.aimed * prediction.usable_bytes
+    jump = Jump(prediction.need, aimed_bytes, ceiling, options.allowed, slow_seconds)
+    probes = tried(jump.sizes(), lambda size: [prober.probe(size)])
+    return Approach(prediction, jump.result(probes), speed, ceiling)
 
 
 def conclude(prober: Prober, approach: Approach, options: SizeOptions) -> SearchResult:
@@ -483,8 +507,11 @@ def nothing_fits(probe: Probe | None, model: ModelFacts) -> MemoryLimitError | M
 def _is_roomy(approach: Approach) -> bool:
     """Whether a size is at its ceiling and its probes used far less than a confirmation may."""
     result = approach.result
-    peaks = [probe.peak_bytes for probe in result.probes if probe.passed]
-    if not peaks or result.batch_size != approach.ceiling:
+    if result.batch_size != approach.ceiling:
+        return False
+    passed = (probe for probe in result.probes if probe.passed)
+    peaks = [probe.peak_bytes for probe in passed if probe.batch_size == result.batch_size]
+    if not peaks:
         return False
     return max(peaks) <= MARGINS.roomy * approach.prediction.usable_bytes
 

@@ -20,7 +20,8 @@ from kbatch.errors import (
 from kbatch.memory import _cache
 from kbatch.memory._estimate import SpeedBound
 from kbatch.memory._find import FinderArguments, WorkerOptions, lower_size, parted, room
-from kbatch.memory._max_batch import MARGINS, Row, SearchResult, Table, recipe_of
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import Row, SearchResult, Table, recipe_of
 from kbatch.memory._micro_batch import MOST_STEPS
 from kbatch.memory._prober import SUSPECTS, Prober, shown_lines
 from kbatch.memory._search import (

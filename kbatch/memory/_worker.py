@@ -22,7 +22,8 @@ from kbatch.callbacks.rate import averages
 from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
 from kbatch.errors import DataError, KbatchError
-from kbatch.memory._max_batch import MARGINS, Probe
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import Probe
 from kbatch.memory._prober import (
     DUMP,
     TOO_LARGE,
@@ -40,6 +41,7 @@ from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
 from kbatch.models.policies import policy_scope
 from kbatch.models.preprocessor import arrays_of, preprocess_of
 from kbatch.models.scopes import augmented
+from kbatch.models.traces import make_step_ready
 from kbatch.models.train_step import trained_by_method
 from kbatch.runtime import device_memory, keras_private, liveness, tensorflow_private
 from kbatch.runtime.keras_private import compiled_by_user
@@ -251,6 +253,7 @@ class ProbeSession:
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
         self.model.optimizer.build(self.model.trainable_variables)
         self._averages = averages(self.model, self.recipe.ema)
+        make_step_ready(self.model, self.specs(None))
         # Traced once, for what it will need and for running it: what Keras' train function traces
         # is the same step.
         self.step = tf.function(

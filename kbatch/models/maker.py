@@ -38,7 +38,7 @@ from kbatch.models.start import Made, Start, seed_scope
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import FLOAT8, OF_OPTIMIZER, POLICIES, policy_of_keras, whole_number
 from kbatch.recompute._planner import apply_recipe
-from kbatch.runtime import keras_private
+from kbatch.runtime import keras_tuner_private
 from kbatch.runtime.keras_private import compiled_by_user
 from kbatch.space import Space
 
@@ -121,7 +121,7 @@ class GuardedHyperParameters(keras_tuner.HyperParameters):
         if hp.name in self._today:
             _check_kind(hp, self._today[hp.name])
             self.values[hp.name] = self._today[hp.name]
-        elif (self._bare or keras_private.has_no_default(hp)) and _varies(hp):
+        elif (self._bare or keras_tuner_private.has_no_default(hp)) and _varies(hp):
             self.__dict__.setdefault(UNSAID, []).append(hp.name)
         return self.values[hp.name]
 

@@ -71,6 +71,31 @@ CHANGING = ("_called", "built", "name")  # attributes of a part that tell nothin
 PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
+# What a class may override, and then may hand other labels to the metrics than it was given.
+OF_METRICS = ("train_step", "compute_loss", "compute_metrics")
+
+
+def make_step_ready(model: keras.Model, batch: Any) -> None:
+    """Build what the first training step of a model would create, by the shapes of a batch.
+
+    TensorFlow traces a step twice if the first trace creates variables: those of the metrics and of
+    the optimizer. Where shapes alone do not tell how to build them, the step does as before.
+
+    Args:
+        model: Compiled `keras.Model`.
+        batch: What one step takes, with `tf.TensorSpec`s for its tensors.
+    """
+    if any(getattr(type(model), name) is not getattr(keras.Model, name) for name in OF_METRICS):
+        return
+    if model.run_eagerly or device.replicas() > 1 or not model.built:
+        return
+    try:
+        keras_private.build_by_shapes(model, batch)
+    except Exception as error:  # parts of the user's own raise errors of any kind
+        if is_out_of_memory(error):
+            raise
+
+
 class _OwnPartError(Exception):
     """A part of a model whose graph its config does not tell."""
 

@@ -27,7 +27,7 @@ from kbatch.records.store import Record
 from kbatch.results.interval import widest_difference
 from kbatch.results.loading import load_validation_examples
 from kbatch.results.words import Ahead
-from kbatch.runtime import device, keras_private, users_code
+from kbatch.runtime import device, keras_tuner_private, users_code
 from kbatch.search import proposals
 from kbatch.search.oracle import Oracle
 from kbatch.search.proposals import Load
@@ -213,7 +213,7 @@ def narrow(tuner: Any, sizes: Sequence[int], kept: list[int], examples: int) -> 
     """Leave a tuner what its devices can train on, before it draws its first trial."""
     devices, space = device.replicas(), tuner.oracle.hyperparameters
     if devices > 1 and "jit_compile" in space:
-        keras_private.fix_hyperparameter(space, "jit_compile", False)
+        keras_tuner_private.fix_hyperparameter(space, "jit_compile", False)
     left_out = [size for size in sizes if size not in kept]
     if not left_out:
         return
@@ -229,7 +229,7 @@ def set_sizes(tuner: Any, sizes: Sequence[int]) -> None:
     for axis in tuner.oracle.hyperparameters.space:
         choice = isinstance(axis, keras_tuner.engine.hyperparameters.Choice)
         if choice and axis.name == "batch_size":
-            keras_private.narrow_choice(axis, list(sizes))
+            keras_tuner_private.narrow_choice(axis, list(sizes))
 
 
 def declare(hp: keras_tuner.HyperParameters, found: Mapping[str, Any]) -> None:

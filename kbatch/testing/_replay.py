@@ -18,7 +18,7 @@ from kbatch import outcome
 from kbatch.errors import SearchError
 from kbatch.recipe import Recipe
 from kbatch.results.interval import widest_difference
-from kbatch.runtime import keras_private
+from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import REPEAT, Oracle
 from kbatch.search.rungs import RUNG_MARKS
 from kbatch.search.tuner_border import OBJECTIVE
@@ -379,6 +379,6 @@ class Replay:
 
 def _settle(oracle: Any, folder: str, hp: keras_tuner.HyperParameters) -> None:
     """Give an oracle a folder and a space, as a tuner does, and keep it quiet."""
-    keras_private.set_project_folder(oracle, folder)
+    keras_tuner_private.set_project_folder(oracle, folder)
     oracle.verbose = 0
     oracle.update_space(hp)

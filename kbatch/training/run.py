@@ -31,6 +31,7 @@ from kbatch.models.policies import explained, float8_remarks, policy_scope
 from kbatch.models.replicas import as_one_device
 from kbatch.models.scopes import augmented, scaled_dropout
 from kbatch.models.start import seed_scope
+from kbatch.models.traces import make_step_ready
 from kbatch.models.train_step import trained_by_method
 from kbatch.outcome import OUT_OF_MEMORY, Goal, Outcome
 from kbatch.recipe import Recipe
@@ -259,7 +260,9 @@ def median_update_seconds(
 
     stopper = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     with recipe_scope(model, recipe, options):
-        model.fit(callbacks=[clock, stopper], **fit_arguments(recipe, data.training, options))
+        arguments = fit_arguments(recipe, data.training, options)
+        make_step_ready(model, arguments["x"].element_spec)
+        model.fit(callbacks=[clock, stopper], **arguments)
     return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
 
 
@@ -291,10 +294,9 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
         scope = recipe_scope(model, recipe, options)
         with instruments.sampler, tensorflow_private.expected_retraces(), scope as noise_meter:
             instruments.pace.measure_noise_by(noise_meter, model)
-            model.fit(
-                callbacks=instruments.callbacks,
-                **fit_arguments(recipe, data.training, options, instruments.pace.cuts),
-            )
+            arguments = fit_arguments(recipe, data.training, options, instruments.pace.cuts)
+            make_step_ready(model, arguments["x"].element_spec)
+            model.fit(callbacks=instruments.callbacks, **arguments)
         noise_scale = noise_meter.noise_scale() if noise_meter else None
         # EarlyStopping and an optimizer's moving average may have set other weights.
         instruments.horizon.restore()

@@ -26,7 +26,7 @@ from kbatch.models.traces import Traces
 from kbatch.outcome import OUT_OF_MEMORY, Curve, Goal, Outcome
 from kbatch.recipe import Recipe
 from kbatch.records.at_most_once import Job
-from kbatch.runtime import device, device_memory, keras_private, tensorflow_private
+from kbatch.runtime import device, device_memory, keras_tuner_private, tensorflow_private
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import Death
 from kbatch.search.oracle import REPEAT
@@ -140,7 +140,7 @@ class Checkpoint:
 
     def fresh(self) -> Checkpoint:
         """Return the same for one training: KerasTuner's callback remembers its best epoch."""
-        kind = keras_private.save_best_epoch()
+        kind = keras_tuner_private.save_best_epoch()
         own = [copy.copy(each) if isinstance(each, kind) else each for each in self.callbacks]
         return dataclasses.replace(self, callbacks=own)
 

@@ -11,7 +11,7 @@ import tensorflow as tf
 from keras import layers
 
 from kbatch.models.maker import GuardedHyperParameters, values_of_axes
-from kbatch.runtime import keras_private
+from kbatch.runtime import keras_private, keras_tuner_private
 from kbatch.runtime.keras_private import replaced_method
 
 
@@ -281,7 +281,7 @@ def test_a_choice_is_narrowed(default, left):
     hp = keras_tuner.HyperParameters()
     hp.Choice("size", [16, 32, 64], default=default)
     (choice,) = hp.space
-    keras_private.narrow_choice(choice, [16, 32])
+    keras_tuner_private.narrow_choice(choice, [16, 32])
     assert choice.values == [16, 32]
     assert choice.default == left
     assert choice.prob_to_value(0.999) == 32
@@ -291,7 +291,7 @@ def test_a_hyperparameter_is_left_one_value():
     hp = keras_tuner.HyperParameters()
     hp.Boolean("jit", default=True)
     hp.Choice("size", [16, 32])
-    keras_private.fix_hyperparameter(hp, "jit", False)
+    keras_tuner_private.fix_hyperparameter(hp, "jit", False)
     read = keras_tuner.HyperParameters.from_config(hp.get_config())
     for each in (hp, read):
         assert [axis.name for axis in each.space] == ["jit", "size"]
@@ -317,10 +317,10 @@ def test_every_declaration_goes_through_retrieve(declare, default):
 
 
 def test_the_callbacks_of_a_trial_are_callbacks_of_keras():
-    for kind in (keras_private.save_best_epoch(), keras_private.tuner_callback()):
+    for kind in (keras_tuner_private.save_best_epoch(), keras_tuner_private.tuner_callback()):
         assert issubclass(kind, keras.callbacks.Callback)
-    assert "filepath" in inspect.signature(keras_private.save_best_epoch()).parameters
-    reports = inspect.signature(keras_private.tuner_callback()).parameters
+    assert "filepath" in inspect.signature(keras_tuner_private.save_best_epoch()).parameters
+    reports = inspect.signature(keras_tuner_private.tuner_callback()).parameters
     assert {"tuner", "trial"} <= reports.keys()
 
 

@@ -3,7 +3,7 @@
 import keras_tuner
 import pytest
 
-from kbatch.runtime import keras_private
+from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import REPEAT, REPEATED_FROM, Oracle
 from kbatch.search.proposals import Load, Observation, propose
 
@@ -12,7 +12,7 @@ SCORE = keras_tuner.Objective("score", "max")
 
 def oracle_in(folder, start=None, seed=1, max_trials=50):
     oracle = Oracle(start, objective=SCORE, max_trials=max_trials, seed=seed)
-    keras_private.set_project_folder(oracle, str(folder))
+    keras_tuner_private.set_project_folder(oracle, str(folder))
     oracle.verbose = 0
     hp = keras_tuner.HyperParameters()
     hp.Choice("batch_size", [16, 32, 64, 128])
@@ -84,7 +84,7 @@ def test_what_was_learned_is_proposed_once_though_trials_change(tmp_path):
 
 def test_only_leaders_are_proposed_twice_and_the_space_ends(tmp_path):
     oracle = Oracle(objective=SCORE, max_trials=100, seed=1)
-    keras_private.set_project_folder(oracle, str(tmp_path))
+    keras_tuner_private.set_project_folder(oracle, str(tmp_path))
     oracle.verbose = 0
     hp = keras_tuner.HyperParameters()
     hp.Choice("batch_size", [16, 32, 64])

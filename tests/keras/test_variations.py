@@ -5,7 +5,7 @@ import itertools
 import keras_tuner
 import pytest
 
-from kbatch.runtime import keras_private
+from kbatch.runtime import keras_tuner_private
 from kbatch.search import proposals
 from kbatch.search.oracle import AT_ONCE, REPEAT, Oracle
 from kbatch.search.proposals import Load, Observation
@@ -16,7 +16,7 @@ START = {"optimizer": "adam", "rate_adam": 1e-3, "augmentation": "none", "batch_
 
 def oracle_in(folder, start=None, seed=1):
     oracle = Oracle(start or START, objective=SCORE, max_trials=60, seed=seed)
-    keras_private.set_project_folder(oracle, str(folder))
+    keras_tuner_private.set_project_folder(oracle, str(folder))
     oracle.verbose = 0
     hp = keras_tuner.HyperParameters()
     hp.Choice("optimizer", ["sgd", "adam"])
@@ -77,7 +77,7 @@ def test_two_batch_sizes_are_among_the_first_four(batch_size, apart, seed, tmp_p
 def test_a_space_of_one_batch_size_keeps_it(tmp_path):
     oracle = oracle_in(tmp_path)
     axis = next(each for each in oracle.hyperparameters.space if each.name == "batch_size")
-    keras_private.narrow_choice(axis, [32])
+    keras_tuner_private.narrow_choice(axis, [32])
     found = [active(oracle, ended(oracle, flat)) for _ in range(6)]
     assert {values["batch_size"] for values in found} == {32}
     assert all(is_variation(oracle, values, START) for values in found[1:3])

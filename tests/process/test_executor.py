@@ -165,7 +165,7 @@ def test_ctrl_c_ends_all_and_the_search_goes_on(executor, points, tmp_path):
 
 @pytest.mark.slow
 def test_ctrl_c_in_a_proposal_leaves_no_lock(points, tmp_path):
-    """KerasTuner's own lock of an oracle stays locked; see `keras_private.unlock`."""
+    """KerasTuner's own lock of an oracle stays locked; see `keras_tuner_private.unlock`."""
     tuner = tuner_in(tmp_path, executor=LocalExecutor(workers=2))
     proposed, begun = tuner.oracle.populate_space, []
 

@@ -13,7 +13,8 @@ import kbatch
 from kbatch import Recipe, find_max_batch
 from kbatch.errors import DataError, MemoryLimitError, ModelError
 from kbatch.memory._estimate import UNSTEADY
-from kbatch.memory._max_batch import MARGINS, MaxBatch
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._prober import Prober
 from kbatch.memory._workload import Workload, sample_of
 from kbatch.model_spec import ModelSpec

@@ -15,7 +15,7 @@ ONLY_IN = {
     "keras_tuner": {
         "search.tuner_border",
         "hypermodel",
-        "runtime.keras_private",
+        "runtime.keras_tuner_private",
         "models.maker",
         "cli.search_run",
         "standin.own_fit",
@@ -33,7 +33,7 @@ ONLY_IN = {
     "jinja2": {"results.page"},
     "tensorflow.python": {"runtime.tensorflow_private"},
     "keras.src": {"runtime.keras_private"},
-    "keras_tuner.src": {"runtime.keras_private"},
+    "keras_tuner.src": {"runtime.keras_tuner_private"},
     "typer": {
         *(f"cli.{name}" for name in ("advise", "app", "command", "doctor")),
         *(f"cli.{name}" for name in ("max_batch", "recompute", "search_options", "tune")),

@@ -15,7 +15,8 @@ from kbatch.data import VALIDATION_BATCH_SIZE
 from kbatch.errors import DataError, MemoryLimitError, ModelError
 from kbatch.memory._estimate import SIZES
 from kbatch.memory._find import find
-from kbatch.memory._max_batch import MARGINS, Table, recipe_of
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import Table, recipe_of
 from kbatch.memory._micro_batch import MOST_STEPS
 from kbatch.memory._search import Need, SizeOptions
 from kbatch.memory._table import TableSearch

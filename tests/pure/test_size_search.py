@@ -6,7 +6,8 @@ import random
 import numpy as np
 import pytest
 
-from kbatch.memory._max_batch import MARGINS, Probe, SearchResult
+from kbatch.memory._margins import MARGINS
+from kbatch.memory._max_batch import Probe, SearchResult
 from kbatch.memory._prober import TOO_LARGE, ModelFacts
 from kbatch.memory._search import (
     Jump,
@@ -119,6 +120,22 @@ def test_a_wrong_prediction_costs_probes_not_the_answer(factor):
     truth = need.largest(LIMIT)
     assert 0.9 * truth <= found.batch_size <= truth
     assert len(found.probes) <= 14
+
+
+def slow(size, need):
+    ok = need.at(size) <= LIMIT
+    return Probe(
+        size, "passed" if ok else "out_of_memory", int(need.at(size)) if ok else 0, 1.0, (9.0, 9.0)
+    )
+
+
+@pytest.mark.parametrize(("off", "probes"), [(0.97, 1), (1.0, 1), (1.03, 1), (0.8, 2), (1.2, 2)])
+def test_one_slow_probe_is_enough_where_it_agrees_with_the_prediction(off, probes):
+    need, predicted = Need(((1e7, 9e6),)), Need(((1e7 * off, 9e6 * off),))
+    jumping = Jump(predicted, LIMIT, 1000, any_size, slow_seconds=2.0)
+    tries = tried(jumping.sizes(), lambda size: [slow(size, need)])
+    assert min(len(tries), 2) == probes
+    assert 0.9 * need.largest(LIMIT) <= jumping.result(tries).batch_size <= need.largest(LIMIT)
 
 
 def test_nothing_fits():

@@ -1,0 +1,95 @@
+"""A training traces its step once, and ends in the weights of one that traced it twice."""
+
+import keras
+import numpy as np
+import pytest
+
+import kbatch
+from kbatch.models.traces import make_step_ready
+from kbatch.training import run
+
+rng = np.random.default_rng(0)
+X = rng.normal(size=(96, 6)).astype("float32")
+Y = rng.integers(0, 3, 96)
+TRACED = []
+
+
+class Traced(keras.layers.Dense):
+    """A layer that notes each time that a graph of the train step is made of it."""
+
+    def call(self, x, training=None):
+        # a forward pass on symbolic tensors alone makes no graph of a step
+        if training and not keras.src.backend.common.symbolic_scope.in_symbolic_scope():
+            TRACED.append(type(x).__name__)
+        return super().call(x)
+
+
+def build(metrics=("accuracy",), loss="sparse_categorical_crossentropy", kind=keras.Model):
+    x = keras.Input((6,))
+    hidden = keras.layers.Dropout(0.2)(Traced(8, "relu")(x))
+    model = kind(x, keras.layers.Dense(3, "softmax")(hidden))
+    model.compile("adam", loss, metrics=list(metrics))
+    return model
+
+
+def weighted():
+    x = keras.Input((6,), name="x")
+    model = keras.Model(x, keras.layers.Dense(3, "softmax")(Traced(8)(x)))
+    model.compile("sgd", "sparse_categorical_crossentropy", weighted_metrics=["accuracy"])
+    return model
+
+
+def two_metrics():
+    return build(["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2, name="top2")])
+
+
+class OwnStep(keras.Model):
+    """A model whose own step hands other labels to its metrics."""
+
+    def train_step(self, data):
+        x, y = data[:2]
+        return super().train_step((x, keras.ops.one_hot(y, 3)))
+
+    def test_step(self, data):
+        x, y = data[:2]
+        return super().test_step((x, keras.ops.one_hot(y, 3)))
+
+
+def own_step():
+    return build(loss="categorical_crossentropy", kind=OwnStep)
+
+
+CASES = {
+    "plain": (two_metrics, {}),
+    "weighted metrics": (weighted, {}),
+    "accumulating": (
+        build,
+        {"batch_size": 32, "micro_batch_size": 8, "ema": 0.9, "clip_norm": 1.0},
+    ),
+    "sam": (build, {"training": "sam:0.05"}),
+    "half": (build, {"policy": "mixed_float16", "jit_compile": True}),
+}
+
+
+def trained(make, changes):
+    TRACED.clear()
+    recipe = kbatch.Recipe(**{"batch_size": 16, **changes})
+    model, outcome = kbatch.train(recipe, make, X[:64], Y[:64], (X[64:], Y[64:]), updates=8)
+    return TRACED.count("SymbolicTensor"), model.get_weights(), outcome.metrics
+
+
+@pytest.mark.parametrize(("make", "changes"), CASES.values(), ids=CASES)
+def test_the_step_is_traced_once_and_trains_the_same(make, changes, monkeypatch):
+    once, weights, metrics = trained(make, changes)
+    monkeypatch.setattr(run, "make_step_ready", lambda model, batch: None)
+    twice, other_weights, other_metrics = trained(make, changes)
+    assert twice == 2 * once > 0
+    assert metrics == other_metrics
+    assert all(map(np.array_equal, weights, other_weights))
+
+
+def test_the_metrics_of_an_own_step_wait_for_the_labels_that_it_makes():
+    model = own_step()
+    make_step_ready(model, (keras.KerasTensor((None, 6)), keras.KerasTensor((None,), "int64")))
+    assert not any(metric.variables for metric in model.metrics if metric.name == "accuracy")
+    assert 0 <= trained(own_step, {})[2]["val_accuracy"] <= 1

@@ -13,6 +13,8 @@ import time
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TF_CPU_ALLOCATOR_USE_BFC", "true")
+# By default the CPU decides, and what a convolution takes to work in differs between them.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 from pathlib import Path
 

@@ -74,25 +74,43 @@ def _sums_nothing(operation: Any, output: Any) -> bool:
     return operation.type == "Sum" and size_of(output) == size_of(operation.inputs[0])
 
 
+# Operations of a loop's body: one keeps a tensor for the backward pass, one sets a turn's result.
+KEEPING, SETTING = "TensorListPushBack", "TensorListSetItem"
+
+
 def filled_lists(loop: Any, body: Any, holder: dict[int, Buffer]) -> dict[int, Buffer]:
     """The lists that a loop fills or hands on, by the position of the loop's output.
 
-    A list that the loop fills holds one tensor for each turn.
+    A list that the loop fills holds one tensor for each turn. Of lists that hold the same tensors,
+    one that is kept for the backward pass counts them.
     """
     turns = loop_turns(loop, holder)
-    lists = {}
+    lists, handed_on = {}, _handed_on(body)
+    filled: dict[int, Any] = {}
     for position, (entry, output) in enumerate(zip(loop.inputs, body.outputs, strict=False)):
         if entry.dtype != tf.variant:
             continue
         writer = _writer(output)
         entering = holder.get(id(entry))
         is_empty = entering is None or not entering.size.at(PRIME)
-        if writer.type in ("TensorListPushBack", "TensorListSetItem") and is_empty:
-            size = _element_size(writer).times(turns)
-            lists[position] = Buffer(size, NOT_BORN, NOT_BORN, False, turns)
+        if writer.type in (KEEPING, SETTING) and is_empty:
+            filled[position] = writer
         elif entering is not None:
             lists[position] = entering
+    counted: set[str] = set()
+    for position in sorted(filled, key=lambda each: filled[each].type != KEEPING):
+        element = _root(filled[position].inputs[-1])
+        element = handed_on.get(element.name, element)
+        size = Size() if element.name in counted else _element_size(element).times(turns)
+        counted.add(element.name)
+        lists[position] = Buffer(size, NOT_BORN, NOT_BORN, False, turns)
     return lists
+
+
+def _handed_on(body: Any) -> dict[str, Any]:
+    """What a turn hands on to the next, by the name of the placeholder that this reads it from."""
+    pairs = zip(body.inputs, body.outputs, strict=False)
+    return {entry.name: _root(output) for entry, output in pairs}
 
 
 def loop_turns(loop: Any, holder: dict[int, Buffer]) -> int:
@@ -111,11 +129,15 @@ def _writer(output: Any) -> Any:
     return writer
 
 
-def _element_size(writer: Any) -> Size:
+def _root(tensor: Any) -> Any:
+    """The tensor whose buffer a tensor shares."""
+    while tensor.op.type in ALIASES:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _element_size(element: Any) -> Size:
     """Bytes that one turn adds to a list; `0` for a weight or a tensor from outside of the loop."""
-    element = writer.inputs[-1]
-    while element.op.type in ALIASES:
-        element = element.op.inputs[0]
     return Size() if element.op.type in GIVEN else size_of(element)
 
 

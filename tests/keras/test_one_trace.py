@@ -88,7 +88,7 @@ def test_the_step_is_traced_once_and_trains_the_same(make, changes, monkeypatch)
     assert all(map(np.array_equal, weights, other_weights))
 
 
-def test_the_metrics_of_an_own_step_wait_for_the_labels_that_it_makes():
+def test_the_metrics_of_an_own_step_wait_for_its_labels():
     model = own_step()
     make_step_ready(model, (keras.KerasTensor((None, 6)), keras.KerasTensor((None,), "int64")))
     assert not any(metric.variables for metric in model.metrics if metric.name == "accuracy")

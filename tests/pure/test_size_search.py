@@ -130,7 +130,7 @@ def slow(size, need):
 
 
 @pytest.mark.parametrize(("off", "probes"), [(0.97, 1), (1.0, 1), (1.03, 1), (0.8, 2), (1.2, 2)])
-def test_one_slow_probe_is_enough_where_it_agrees_with_the_prediction(off, probes):
+def test_one_slow_probe_as_predicted_is_enough(off, probes):
     need, predicted = Need(((1e7, 9e6),)), Need(((1e7 * off, 9e6 * off),))
     jumping = Jump(predicted, LIMIT, 1000, any_size, slow_seconds=2.0)
     tries = tried(jumping.sizes(), lambda size: [slow(size, need)])

@@ -13,7 +13,7 @@ import keras_tuner
 
 from kbatch.outcome import OUT_OF_MEMORY, SCORED, STOPPED
 from kbatch.search import proposals
-from kbatch.search.proposals import Load, Observation, propose
+from kbatch.search.proposals import Load, Observation, Proposer
 from kbatch.search.rungs import Standing
 
 ATTEMPTS = 30  # to propose what was not tried yet
@@ -65,6 +65,10 @@ class Oracle(keras_tuner.Oracle):
         self._ended: dict[str, str] = {}
         self._varied: list[dict[str, Any]] = []  # the variations that were proposed
         self._load: Callable[[Mapping[str, Any]], Load | None] = _unknown_load
+        self._proposer = Proposer()
+        self._axes: list[dict[str, Any]] = []  # the configs that `_actives` holds for
+        # The values of each trial, and those of them that are active.
+        self._actives: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
 
     def begin_at(
         self,
@@ -101,6 +105,9 @@ class Oracle(keras_tuner.Oracle):
 
     def populate_space(self, trial_id: str) -> dict[str, Any]:
         """Return values for a new trial; KerasTuner calls this."""
+        axes = [axis.get_config() for axis in self.hyperparameters.space]
+        if axes != self._axes:
+            self._axes, self._actives = axes, {}
         begun = len(self.start_order)
         values = None
         if begun < (self.most_trials or math.inf) and time.monotonic() < self.ends_at:
@@ -198,8 +205,10 @@ class Oracle(keras_tuner.Oracle):
 
         `None` unless all trials before the `SECOND_SIZE`th had one size.
         """
+        if len(self.start_order) != SECOND_SIZE - 1:
+            return None
         tried = [self._active(trial) for trial in self._in_order()]
-        if len(tried) != SECOND_SIZE - 1 or len({each.get(BATCH_SIZE) for each in tried}) != 1:
+        if len({each.get(BATCH_SIZE) for each in tried}) != 1:
             return None
         leaders = [trials[0] for trials in self._leaders() if self._is_sound(trials[0])]
         best = self._active(leaders[0]) if leaders else tried[0]
@@ -271,7 +280,7 @@ class Oracle(keras_tuner.Oracle):
             seen.insert(0, self._known)
         for attempt in range(ATTEMPTS):
             seed = self.seed * 10**6 + len(self.start_order) * ATTEMPTS + attempt
-            values = propose(space, seen, seed % 2**32)
+            values = self._proposer.propose(space, seen, seed % 2**32)
             if not self._is_tried(values) and self._may_fit(values):
                 return values
         return self._random()
@@ -292,10 +301,11 @@ class Oracle(keras_tuner.Oracle):
         return load is not None and not any(load.is_above(each) for each in loads if each)
 
     def _is_tried(self, values: dict[str, Any]) -> bool:
-        tried = [self._active(trial) for trial in self.trials.values()]
         if self._start_apart:
-            tried.append(proposals.completed(self.hyperparameters.space, self._start))
-        return values in tried
+            start = proposals.completed(self.hyperparameters.space, self._start)
+            if values == start:
+                return True
+        return any(values == self._active(trial) for trial in self.trials.values())
 
     def _is_earlier(self, values: dict[str, Any]) -> bool:
         """Whether the model knows these values from an earlier search."""
@@ -315,7 +325,12 @@ class Oracle(keras_tuner.Oracle):
 
     def _active(self, trial: Any) -> dict[str, Any]:
         """The values of the active hyperparameters of a trial."""
-        return proposals.completed(self.hyperparameters.space, trial.hyperparameters.values)
+        values = trial.hyperparameters.values
+        known = self._actives.get(trial.trial_id)
+        if known is None or known[0] != values:
+            active = proposals.completed(self.hyperparameters.space, values)
+            known = self._actives[trial.trial_id] = (dict(values), active)
+        return dict(known[1])
 
 
 def _mean(trials: Sequence[Any]) -> float:

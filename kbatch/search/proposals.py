@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -206,37 +206,90 @@ class Load:
 RANDOM_TRIALS = 10
 
 
-def propose(space: list[Any], observations: Sequence[Observation], seed: int) -> dict[str, Any]:
-    """Return values for a new trial.
+class Proposer:
+    """Proposes values for new trials from what was observed.
 
     The estimator is Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (2011), of all
     axes together, in groups that are active together (Falkner et al., 2018, by Optuna). It ranks
     a trial that was stopped below all that were not, and among the stopped by its last rung.
     Running out of memory breaks a constraint: the estimator keeps away from where that happened.
 
-    Args:
-        space: List of KerasTuner's hyperparameters, parents first.
-        observations: Sequence of `Observation`, in the order in which the trials began.
-        seed: Integer, seed of the draw.
+    Proposals depend on nothing but the arguments. What was read of an observation is kept, since of
+    thousands only the last are new.
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.TPESampler(
-            seed=seed,
-            multivariate=True,
-            group=True,
-            constant_liar=True,
-            n_startup_trials=RANDOM_TRIALS,
-        )
-    level = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    try:
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        study.add_trials([_as_optuna(space, each) for each in observations])
-        suggest = functools.partial(suggested, study.ask())
-        return drawn(space, suggest)
-    finally:
-        optuna.logging.set_verbosity(level)
+
+    def __init__(self) -> None:
+        self._space: list[dict[str, Any]] = []  # the configs of the axes that trials were read by
+        self._read: list[tuple[Observation, optuna.trial.FrozenTrial]] = []
+
+    def propose(
+        self, space: list[Any], observations: Sequence[Observation], seed: int
+    ) -> dict[str, Any]:
+        """Return values for a new trial.
+
+        Args:
+            space: List of KerasTuner's hyperparameters, parents first.
+            observations: Sequence of `Observation`, in the order in which the trials began.
+            seed: Integer, seed of the draw.
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler = optuna.samplers.TPESampler(
+                seed=seed,
+                multivariate=True,
+                group=True,
+                constant_liar=True,
+                n_startup_trials=RANDOM_TRIALS,
+            )
+        level = optuna.logging.get_verbosity()
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        try:
+            storage = _Storage(self._trials(space, observations))
+            study = optuna.create_study(direction="maximize", sampler=sampler, storage=storage)
+            suggest = functools.partial(suggested, study.ask())
+            return drawn(space, suggest)
+        finally:
+            optuna.logging.set_verbosity(level)
+
+    def _trials(
+        self, space: list[Any], observations: Sequence[Observation]
+    ) -> list[optuna.trial.FrozenTrial]:
+        """The observations as Optuna's trials, of which those that are known are not made anew."""
+        configs = [axis.get_config() for axis in space]
+        if configs != self._space:
+            self._space, self._read = configs, []
+        known = self._read
+        self._read = [
+            known[number]
+            if number < len(known) and known[number][0] == each
+            else (each, _as_optuna(space, each))
+            for number, each in enumerate(observations)
+        ]
+        trials = [trial for _, trial in self._read]
+        for number, trial in enumerate(trials, 1):
+            trial.number = number
+        return trials
+
+
+class _Storage(optuna.storages.InMemoryStorage):
+    """A study's trials beside others that have ended or run elsewhere, which are not copied.
+
+    The trial that is asked for is number 0.
+    """
+
+    def __init__(self, others: list[optuna.trial.FrozenTrial]) -> None:
+        super().__init__()
+        self._others = others
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[optuna.trial.FrozenTrial]:
+        """Return all trials of these states; Optuna's samplers call this."""
+        own = super().get_all_trials(study_id, deepcopy, states)
+        return [each for each in self._others if states is None or each.state in states] + own
 
 
 def _as_optuna(space: list[Any], observation: Observation) -> optuna.trial.FrozenTrial:

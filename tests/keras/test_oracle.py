@@ -5,7 +5,7 @@ import pytest
 
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import REPEAT, REPEATED_FROM, Oracle
-from kbatch.search.proposals import Load, Observation, propose
+from kbatch.search.proposals import Load, Observation, Proposer
 
 SCORE = keras_tuner.Objective("score", "max")
 
@@ -314,7 +314,7 @@ def test_the_estimator_keeps_away_from_what_ran_out_of_memory():
     hp = keras_tuner.HyperParameters()
     hp.Float("rate", 0.0, 1.0)
     seen = [Observation({"rate": place / 40}, (), 0.5, False, place >= 20) for place in range(40)]
-    rates = [propose(hp.space, seen, seed)["rate"] for seed in range(40)]
+    rates = [Proposer().propose(hp.space, seen, seed)["rate"] for seed in range(40)]
     assert sum(rate < 0.5 for rate in rates) > 30
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import optuna
 import pytest
 
-from kbatch.search.proposals import Observation, propose
+from kbatch.search.proposals import Observation, Proposer
 
 
 @pytest.fixture
@@ -20,8 +20,8 @@ def space():
 
 def test_the_same_seed_and_observations_propose_the_same(space):
     seen = [Observation({"x": 0.1 * n, "kind": "a"}, score=0.1 * n) for n in range(8)]
-    assert propose(space, seen, 3) == propose(space, seen, 3)
-    assert len({propose(space, seen, seed)["x"] for seed in range(5)}) == 5
+    assert Proposer().propose(space, seen, 3) == Proposer().propose(space, seen, 3)
+    assert len({Proposer().propose(space, seen, seed)["x"] for seed in range(5)}) == 5
 
 
 def observed(x, kind, good, **more):
@@ -33,7 +33,7 @@ def test_proposals_come_near_what_was_good(space):
     random = np.random.default_rng(0)
     seen = [observed(x, "b", good=abs(x - 0.7) < 0.1) for x in random.uniform(0, 1, 40)]
     seen += [observed(x, "a", good=False) for x in random.uniform(0, 1, 20)]
-    found = [propose(space, seen, seed) for seed in range(40)]
+    found = [Proposer().propose(space, seen, seed) for seed in range(40)]
     assert np.mean([each["kind"] == "b" for each in found]) > 0.7
     assert abs(np.median([each["x"] for each in found]) - 0.7) < 0.15
     assert all(("only_b" in each) == (each["kind"] == "b") for each in found)
@@ -43,12 +43,26 @@ def test_a_trial_that_was_stopped_ranks_below_all_others(space):
     random = np.random.default_rng(1)
     stopped = [Observation({"x": x, "kind": "a"}, rungs=(0.9,)) for x in random.uniform(0.5, 1, 20)]
     whole = [observed(x, "a", good=False) for x in random.uniform(0, 0.5, 20)]
-    found = [propose(space, stopped + whole, seed)["x"] for seed in range(30)]
+    found = [Proposer().propose(space, stopped + whole, seed)["x"] for seed in range(30)]
     assert np.mean(np.array(found) < 0.5) > 0.8
 
 
 def test_optuna_stays_as_talkative_as_it_was(space, capfd):
     before = optuna.logging.get_verbosity()
-    propose(space, [], 0)
+    Proposer().propose(space, [], 0)
     assert optuna.logging.get_verbosity() == before
     assert capfd.readouterr() == ("", "")
+
+
+def test_what_is_kept_of_observations_changes_no_proposal(space):
+    kept, seen = Proposer(), []
+    for seed in range(30):
+        values = kept.propose(space, seen, seed)
+        assert values == Proposer().propose(space, seen, seed)
+        ended = {"score": values["x"]} if seed % 3 else {"rungs": (values["x"] / 2,)}
+        seen.append(Observation(values, running=True))
+        seen[seed // 2] = Observation(seen[seed // 2].values, **ended)
+        if seed == 20:
+            grown = keras_tuner.HyperParameters()
+            grown.Choice("z", [1, 2])
+            space = [*space, *grown.space]

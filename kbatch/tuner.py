@@ -401,7 +401,7 @@ def _end_of(budget: Any, max_trials: Any) -> float:
         raise SearchError(
             "`max_trials` must be a whole number of at least 1", max_trials, "Pass 20, say"
         )
-    return float("inf") if budget in (None, AUTO) else seconds_of(budget)
+    return float("inf") if budget in (None, AUTO) else seconds_of(budget, AUTO)
 
 
 def _check_objective(objective: Any) -> None:

@@ -314,14 +314,15 @@ def _parts(code: types.CodeType) -> tuple[Any, ...]:
 SECONDS = {"s": 1, "min": 60, "h": 3600}
 
 
-def seconds_of(budget: str | float) -> float:
-    """Return the seconds of a budget."""
+def seconds_of(budget: str | float, instead: str = "") -> float:
+    """Return the seconds of a budget; an error names the word that may stand instead of them."""
     text = str(budget).strip()
     parts = re.fullmatch(r"(.*?)\s*(s|min|h)?", text)
     amount = plain_text.number(parts[1]) if parts and not isinstance(budget, bool) else None
     if parts is None or amount is None or amount <= 0:
+        other = f", or {instead!r}" if instead else ""
         raise SearchError(
-            "`budget` must be a time above 0, in s, min or h",
+            f"`budget` must be a time above 0, in s, min or h{other}",
             repr(budget),
             'Pass "90s", "30min", "2h" or a number of seconds',
         )

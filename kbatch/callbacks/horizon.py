@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from kbatch import outcome
 from kbatch.callbacks.clock import CountingClock, GrowingClock, TrainingClock
+from kbatch.callbacks.evaluation import evaluated
 from kbatch.errors import ModelError, made_in_one_frame
 from kbatch.outcome import STOPPED
 from kbatch.runtime import keras_private
@@ -33,17 +34,6 @@ def measure_validation(model: keras.Model, batches: tf.data.Dataset) -> dict[str
     for variable, value in zip(model.metrics_variables, before, strict=False):
         variable.assign(value)
     return single_numbers(values)
-
-
-def evaluated(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
-    """Return what `model.evaluate` measures, also on several devices that share a batch unequally.
-
-    Args:
-        model: Compiled `keras.Model` that has been trained.
-        batches: `tf.data.Dataset` of batches.
-    """
-    with keras_private.without_symbolic_build(model):
-        return dict(model.evaluate(batches, verbose=0, return_dict=True))
 
 
 def single_numbers(values: Mapping[str, Any]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from kbatch.callbacks.evaluation import loop_of_step
 from kbatch.models.scopes import KEPT_STEP, drawn_from
 from kbatch.recipe import Recipe
 from kbatch.recipe_words import AUGMENTATIONS
@@ -371,5 +372,7 @@ def _reads_itself_alone(model: keras.Model) -> bool:
     functions = [keras_private.function_of_step(each) for each in steps if each is not None]
     if None in functions:
         return False
+    loop = loop_of_step(model.test_function)
+    functions += [] if loop is None else [loop]
     variables = [keras_private.tensorflow_variable(each) for each in known]
     return tensorflow_private.reads_alone(functions, variables)

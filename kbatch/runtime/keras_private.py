@@ -380,6 +380,16 @@ def passes(optimizer: Any) -> Any:
     return optimizer._iterations
 
 
+def python_logs(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of metrics as `evaluate` does: flat, and numbers where they are one.
+
+    `pythonify_logs`, keras/src/utils/python_utils.py, Keras 3.15.1.
+    """
+    from keras.src.utils.python_utils import pythonify_logs
+
+    return dict(pythonify_logs(logs))
+
+
 def set_global_attributes(values: Mapping[str, Any]) -> None:
     """Set attributes of Keras' global state; `None` removes one.
 

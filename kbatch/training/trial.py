@@ -17,7 +17,8 @@ import keras
 import keras_tuner
 import tensorflow as tf
 
-from kbatch.callbacks.horizon import evaluated, single_numbers
+from kbatch.callbacks.evaluation import evaluated
+from kbatch.callbacks.horizon import single_numbers
 from kbatch.callbacks.user_callbacks import is_of_keras
 from kbatch.data.validation import Data
 from kbatch.models.maker import ModelMaker

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kbatch
-from kbatch.callbacks.horizon import evaluated
+from kbatch.callbacks.evaluation import evaluated
 from kbatch.callbacks.user_callbacks import is_of_keras
 from kbatch.data.validation import prepare
 from kbatch.errors import SearchError

@@ -1,0 +1,113 @@
+"""An evaluation in one call measures what `model.evaluate` does, to the bit."""
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from kbatch.callbacks.evaluation import evaluated, loop_of_step
+
+layers = keras.layers
+rng = np.random.default_rng(0)
+X = rng.normal(size=(70, 6)).astype("float32")
+Y = rng.integers(0, 3, 70)
+WEIGHTS = rng.random(70).astype("float32")
+
+
+def classifier(kind=keras.Model, **arguments):
+    x = keras.Input((6,))
+    hidden = layers.BatchNormalization()(layers.Dropout(0.5)(layers.Dense(8, "relu")(x)))
+    model = kind(x, layers.Dense(3, "softmax")(hidden))
+    model.compile("sgd", "sparse_categorical_crossentropy", **arguments)
+    return model
+
+
+def plain():
+    return classifier(metrics=["accuracy"])
+
+
+def per_class():
+    model = classifier(metrics=[keras.metrics.F1Score()])
+    model.compile("sgd", "categorical_crossentropy", metrics=[keras.metrics.F1Score(), "auc"])
+    return model
+
+
+def weighted():
+    return classifier(metrics=["accuracy"], weighted_metrics=["accuracy"])
+
+
+def two_outputs():
+    x = keras.Input((6,))
+    model = keras.Model(x, {"a": layers.Dense(3, "softmax")(x), "b": layers.Dense(1)(x)})
+    losses = {"a": "sparse_categorical_crossentropy", "b": "mse"}
+    model.compile("sgd", losses, metrics={"a": ["accuracy"], "b": ["mae"]})
+    return model
+
+
+def compiled_by_xla():
+    return classifier(metrics=["accuracy"], jit_compile=True)
+
+
+class OwnLogs(keras.Model):
+    """A model whose own step returns other logs than its metrics."""
+
+    def test_step(self, data):
+        return {**super().test_step(data), "batch": keras.ops.shape(data[0])[0]}
+
+
+def own_logs():
+    return classifier(OwnLogs)
+
+
+def eager():
+    return classifier(metrics=["accuracy"], run_eagerly=True)
+
+
+def several_a_call():
+    return classifier(metrics=["accuracy"], steps_per_execution=2)
+
+
+ONE_HOT = np.eye(3, dtype="float32")[Y]
+MODELS = {
+    "plain": (plain, (X, Y)),
+    "per class": (per_class, (X, ONE_HOT)),
+    "weighted": (weighted, (X, Y, WEIGHTS)),
+    "two outputs": (two_outputs, (X, {"a": Y, "b": X[:, :1]})),
+    "by XLA": (compiled_by_xla, (X, Y)),
+}
+OF_THEIR_OWN = {
+    "own logs": (own_logs, (X, Y)),
+    "eager": (eager, (X, Y)),
+    "several steps a call": (several_a_call, (X, Y)),
+}
+
+
+@pytest.mark.parametrize(("make", "data"), MODELS.values(), ids=MODELS)
+def test_one_call_measures_what_keras_does(make, data):
+    model, batches = make(), tf.data.Dataset.from_tensor_slices(data).batch(16)
+    expected = [model.evaluate(batches, return_dict=True, verbose=0) for _ in range(2)][1]
+    found = [evaluated(model, batches) for _ in range(2)]
+    for name, value in expected.items():
+        assert all(np.array_equal(each[name], value) for each in found)
+    assert expected.keys() == found[0].keys()
+    assert loop_of_step(model.test_function) is not None
+
+
+def test_another_compile_measures_by_its_metrics():
+    model, batches = plain(), tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    evaluated(model, batches)
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[keras.metrics.SparseCategoricalCrossentropy()])
+    assert evaluated(model, batches) == model.evaluate(batches, return_dict=True, verbose=0)
+
+
+@pytest.mark.parametrize(("make", "data"), OF_THEIR_OWN.values(), ids=OF_THEIR_OWN)
+def test_a_model_that_measures_in_its_own_way_is_left_to_it(make, data):
+    model, batches = make(), tf.data.Dataset.from_tensor_slices(data).batch(16)
+    assert evaluated(model, batches) == model.evaluate(batches, return_dict=True, verbose=0)
+    assert loop_of_step(model.test_function) is None
+
+
+def test_batches_whose_number_is_unknown_are_all_measured():
+    model, batches = plain(), tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    unknown = batches.filter(lambda x, y: True)
+    assert evaluated(model, unknown) == evaluated(model, batches)

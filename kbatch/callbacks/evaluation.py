@@ -1,19 +1,24 @@
-"""Evaluation: what `model.evaluate` measures, all batches in one call of a compiled function."""
+"""Evaluation: what `model.evaluate` measures, many batches in one call of a compiled loop."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import keras
 import tensorflow as tf
 
-from kbatch.runtime import device, keras_private
+from kbatch.runtime import keras_private
 
 # The attribute of Keras' compiled test step that holds the loop over it, and ends with it.
 LOOP = "kbatch_loop"
 # What a class may override, and then measures in a way of its own.
-OWN = ("evaluate", "test_step", "make_test_function", "get_metrics_result", "reset_metrics")
+OWN = (
+    *("evaluate", "test_step", "make_test_function"),
+    *("compute_metrics", "get_metrics_result", "reset_metrics"),
+)
+CALL_SECONDS = 0.1  # that a call of the loop aims at: Python hears of Ctrl-C between calls
 
 
 def evaluated(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
@@ -27,18 +32,32 @@ def evaluated(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
         batches: `tf.data.Dataset` of batches.
     """
     count = int(batches.cardinality())
-    loop = _loop_of(model) if count > 0 else None
+    is_bounded = count > 0 and keras.config.max_steps_per_epoch() is None
+    loop = _loop_of(model) if is_bounded else None
     if loop is None:
         with keras_private.without_symbolic_build(model):
             return dict(model.evaluate(batches, verbose=0, return_dict=True))
     model.reset_metrics()
-    loop(iter(batches), tf.constant(count))
+    _run(loop, iter(batches), count)
     return keras_private.python_logs(model.get_metrics_result())
+
+
+def _run(loop: Callable[[Any, tf.Tensor], None], batches: Any, count: int) -> None:
+    """Call a loop until it went over so many batches, each time over twice as many at most."""
+    size = 1
+    while count:
+        size, began = min(size, count), time.perf_counter()
+        loop(batches, tf.constant(size))
+        count -= size
+        fitting = int(size * CALL_SECONDS / (time.perf_counter() - began))
+        size = max(1, min(2 * size, fitting))
 
 
 def _loop_of(model: keras.Model) -> Callable[[Any, tf.Tensor], None] | None:
     """The compiled loop over a model's test step; `None` if the model measures in its own way."""
-    if model.run_eagerly or model.steps_per_execution != 1 or device.replicas() > 1:
+    if model.run_eagerly or model.steps_per_execution != 1:
+        return None
+    if model.distribute_strategy.num_replicas_in_sync > 1:
         return None
     if any(name in vars(model) for name in OWN):
         return None

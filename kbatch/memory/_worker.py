@@ -41,7 +41,7 @@ from kbatch.models.maker import ModelMaker, check_known_values, unsaid_values
 from kbatch.models.policies import policy_scope
 from kbatch.models.preprocessor import arrays_of, preprocess_of
 from kbatch.models.scopes import augmented
-from kbatch.models.traces import make_step_ready
+from kbatch.models.traces import make_step_ready, steps_by_shapes
 from kbatch.models.train_step import trained_by_method
 from kbatch.runtime import device_memory, keras_private, liveness, tensorflow_private
 from kbatch.runtime.keras_private import compiled_by_user
@@ -234,6 +234,7 @@ class ProbeSession:
         check_known_values(maker.values, hp, lambda other: maker.raw(self.recipe.policy, other))
         state.refuse_stateful(self.model)
         self._lowest_values = unsaid_values(hp)
+        is_known = steps_by_shapes(self.model)
         self._around.enter_context(policy_scope(self.recipe.policy, maker.own_policy))
         self._around.enter_context(called_in_passes(self.model, self.recipe))
         self._around.enter_context(trained_by_method(self.model, self.recipe))
@@ -253,7 +254,8 @@ class ProbeSession:
             self.sample = keras.tree.map_structure(tf.convert_to_tensor, sample)
         self.model.optimizer.build(self.model.trainable_variables)
         self._averages = averages(self.model, self.recipe.ema)
-        make_step_ready(self.model, self.specs(None))
+        if is_known:
+            make_step_ready(self.model, self.specs(None))
         # Traced once, for what it will need and for running it: what Keras' train function traces
         # is the same step.
         self.step = tf.function(

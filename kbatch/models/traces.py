@@ -72,29 +72,45 @@ CHANGING = ("_called", "built", "name")  # attributes of a part that tell nothin
 PLAIN_VALUES = (bool, int, float, str, type(None))
 
 
-# What a class may override, and then may hand other labels to the metrics than it was given.
+# What a model may do in its own way, and then hand other labels to the metrics than it was given.
 OF_METRICS = ("train_step", "compute_loss", "compute_metrics")
 
 
-def make_step_ready(model: keras.Model, batch: Any) -> None:
-    """Build what the first training step of a model would create, by the shapes of a batch.
+def steps_by_shapes(model: keras.Model) -> bool:
+    """Tell whether shapes alone tell what the first training step of a model creates.
 
     TensorFlow traces a step twice if the first trace creates variables: those of the metrics and of
-    the optimizer. Where shapes alone do not tell how to build them, the step does as before.
+    the optimizer. Nothing of the user's may run to make them before: a `tf.function` would keep
+    what it was traced to there.
+    """
+    if any(name in vars(model) or _overrides(model, name) for name in OF_METRICS):
+        return False
+    if model.run_eagerly or model.distribute_strategy.num_replicas_in_sync > 1:
+        return False
+    is_made_of_layers = type(model).call in keras_private.calls_of_layers()
+    return is_made_of_layers and all(each.built for each in keras_private.flatten_layers(model))
+
+
+def make_step_ready(model: keras.Model, batch: Any) -> None:
+    """Build the metrics and the optimizer of a model that `steps_by_shapes`.
 
     Args:
         model: Compiled `keras.Model`.
         batch: What one step takes, with `tf.TensorSpec`s for its tensors.
     """
-    if any(getattr(type(model), name) is not getattr(keras.Model, name) for name in OF_METRICS):
-        return
-    if model.run_eagerly or device.replicas() > 1 or not model.built:
+    _, y, _ = keras.utils.unpack_x_y_sample_weight(batch)
+    if y is None:
         return
     try:
-        keras_private.build_by_shapes(model, batch)
-    except Exception as error:  # parts of the user's own raise errors of any kind
-        if is_out_of_memory(error):
-            raise
+        keras_private.build_metrics(model, y)
+    except (TypeError, ValueError):  # the first step says it, with the labels themselves
+        return
+    if not model.optimizer.built:
+        model.optimizer.build(model.trainable_variables)
+
+
+def _overrides(model: keras.Model, name: str) -> bool:
+    return getattr(type(model), name) is not getattr(keras.Model, name)
 
 
 class _OwnPartError(Exception):

@@ -456,16 +456,24 @@ def unsafe_lambdas() -> Any:
     return SafeModeScope(False)
 
 
-def build_by_shapes(model: Any, batch: Any) -> None:
-    """Build the metrics, the loss and the optimizer of a model for batches of known shapes.
+def calls_of_layers() -> tuple[Any, ...]:
+    """Return the methods `call` of Keras' models that do nothing but call their layers."""
+    import keras
 
-    `Trainer._symbolic_build`, keras/src/trainers/trainer.py, Keras 3.15.1.
+    return functional_class().call, keras.Sequential.call
 
-    Args:
-        model: Compiled and built `keras.Model`.
-        batch: What one step takes, with `tf.TensorSpec`s for its tensors.
+
+def build_metrics(model: Any, labels: Any) -> None:
+    """Build the metrics of a model that is made of layers, for labels of known shapes.
+
+    `Trainer._compile_metrics` and `CompileMetrics.build`, keras/src/trainers/compile_utils.py,
+    Keras 3.15.1.
     """
-    model._symbolic_build(data_batch=batch)
+    metrics = model._compile_metrics
+    if metrics is None or metrics.built:
+        return
+    structure = output_structure(model)
+    metrics.build(labels, model.outputs[0] if structure is None else structure)
 
 
 @contextmanager

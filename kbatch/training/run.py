@@ -16,7 +16,7 @@ import tensorflow as tf
 from kbatch.callbacks.clock import CountingClock, Heartbeat, TrainingClock
 from kbatch.callbacks.horizon import EpochEnd, Horizon, scaled_updates
 from kbatch.callbacks.rate import MovingAverage
-from kbatch.callbacks.user_callbacks import UserCallback
+from kbatch.callbacks.user_callbacks import UserCallback, is_of_keras
 from kbatch.data import augmentation
 from kbatch.data.order import Cuts
 from kbatch.data.streams import Source
@@ -31,7 +31,7 @@ from kbatch.models.policies import explained, float8_remarks, policy_scope
 from kbatch.models.replicas import as_one_device
 from kbatch.models.scopes import augmented, scaled_dropout
 from kbatch.models.start import seed_scope
-from kbatch.models.traces import make_step_ready
+from kbatch.models.traces import make_step_ready, steps_by_shapes
 from kbatch.models.train_step import trained_by_method
 from kbatch.outcome import OUT_OF_MEMORY, Goal, Outcome
 from kbatch.recipe import Recipe
@@ -260,9 +260,7 @@ def median_update_seconds(
 
     stopper = keras.callbacks.LambdaCallback(on_train_batch_end=stop)
     with recipe_scope(model, recipe, options):
-        arguments = fit_arguments(recipe, data.training, options)
-        make_step_ready(model, arguments["x"].element_spec)
-        model.fit(callbacks=[clock, stopper], **arguments)
+        model.fit(callbacks=[clock, stopper], **fit_arguments(recipe, data.training, options))
     return statistics.median(clock.update_seconds[updates[0] - 1 : updates[-1]])
 
 
@@ -291,11 +289,14 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     ended, message, full_rate, noise_scale = None, "", None, None
     scaled_before, first_rate = scaled_updates(model), _first_rate(model, recipe)
     try:
+        # callbacks of the user's own may change the model before its first step
+        is_known = all(map(is_of_keras, options.callbacks)) and steps_by_shapes(model)
         scope = recipe_scope(model, recipe, options)
         with instruments.sampler, tensorflow_private.expected_retraces(), scope as noise_meter:
             instruments.pace.measure_noise_by(noise_meter, model)
             arguments = fit_arguments(recipe, data.training, options, instruments.pace.cuts)
-            make_step_ready(model, arguments["x"].element_spec)
+            if is_known:
+                make_step_ready(model, arguments["x"].element_spec)
             model.fit(callbacks=instruments.callbacks, **arguments)
         noise_scale = noise_meter.noise_scale() if noise_meter else None
         # EarlyStopping and an optimizer's moving average may have set other weights.

@@ -1,10 +1,13 @@
 """An evaluation in one call measures what `model.evaluate` does, to the bit."""
 
+import time
+
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from kbatch.callbacks import evaluation
 from kbatch.callbacks.evaluation import evaluated, loop_of_step
 
 layers = keras.layers
@@ -55,6 +58,18 @@ class OwnLogs(keras.Model):
         return {**super().test_step(data), "batch": keras.ops.shape(data[0])[0]}
 
 
+class OwnMetrics(keras.Model):
+    """A model that measures one number more."""
+
+    def compute_metrics(self, x, y, y_pred, sample_weight=None):
+        metrics = super().compute_metrics(x, y, y_pred, sample_weight)
+        return {**metrics, "sure": keras.ops.mean(keras.ops.max(y_pred, -1))}
+
+
+def own_metrics():
+    return classifier(OwnMetrics)
+
+
 def own_logs():
     return classifier(OwnLogs)
 
@@ -77,6 +92,7 @@ MODELS = {
 }
 OF_THEIR_OWN = {
     "own logs": (own_logs, (X, Y)),
+    "own metrics": (own_metrics, (X, Y)),
     "eager": (eager, (X, Y)),
     "several steps a call": (several_a_call, (X, Y)),
 }
@@ -96,7 +112,11 @@ def test_one_call_measures_what_keras_does(make, data):
 def test_another_compile_measures_by_its_metrics():
     model, batches = plain(), tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
     evaluated(model, batches)
-    model.compile("sgd", "sparse_categorical_crossentropy", metrics=[keras.metrics.SparseCategoricalCrossentropy()])
+    model.compile(
+        "sgd",
+        "sparse_categorical_crossentropy",
+        metrics=[keras.metrics.SparseCategoricalCrossentropy()],
+    )
     assert evaluated(model, batches) == model.evaluate(batches, return_dict=True, verbose=0)
 
 
@@ -111,3 +131,25 @@ def test_batches_whose_number_is_unknown_are_all_measured():
     model, batches = plain(), tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
     unknown = batches.filter(lambda x, y: True)
     assert evaluated(model, unknown) == evaluated(model, batches)
+
+
+def test_the_most_steps_of_keras_are_kept_to():
+    model, batches = plain(), tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)
+    keras.config.set_max_steps_per_epoch(2)
+    try:
+        expected = model.evaluate(batches, return_dict=True, verbose=0)
+        assert evaluated(model, batches) == expected
+    finally:
+        keras.config.set_max_steps_per_epoch(None)
+    assert evaluated(model, batches) != expected
+
+
+def test_slow_batches_are_measured_in_calls_of_one():
+    sizes = []
+
+    def loop(batches, count):
+        sizes.append(int(count))
+        time.sleep(0.15 * int(count))
+
+    evaluation._run(loop, None, 4)
+    assert sizes == [1, 1, 1, 1]

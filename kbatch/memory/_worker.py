@@ -198,6 +198,11 @@ def _preprocessed(workload: Workload, maker: ModelMaker) -> Workload:
     return dataclasses.replace(workload, sample=sample)
 
 
+def _first_of(inputs: Any) -> Any:
+    """One example of arrays, as tensors."""
+    return keras.tree.map_structure(lambda array: tf.convert_to_tensor(array[:1]), inputs)
+
+
 def _are_inputs(model: keras.Model, sample: tuple[Any, ...]) -> bool:
     """Whether examples have the shapes and kinds of numbers of a model's inputs."""
     try:
@@ -242,12 +247,7 @@ class ProbeSession:
             augmented(self.model, augmentation.layers(self.recipe.augmentation))
         )
         if not self.model.built and workload.sample:
-            self.model(
-                keras.tree.map_structure(
-                    lambda array: tf.convert_to_tensor(array[:1]), workload.sample[0]
-                ),
-                training=False,
-            )
+            self.model(_first_of(workload.sample[0]), training=False)
         sample = completed_labels(self.model, checked_labels(self.model, workload.sample))
         sample = keras.tree.lists_to_tuples(sample)  # tf.data would stack what stands in a list
         with tf.device("CPU:0"):

@@ -268,6 +268,11 @@ def median_update_seconds(
 INPUT_BATCHES, INPUT_SECONDS = 8, 1.0
 
 
+def _is_known(model: keras.Model, options: RunOptions) -> bool:
+    """Whether shapes tell what the first step creates, and no callback can change that before."""
+    return all(map(is_of_keras, options.callbacks)) and steps_by_shapes(model)
+
+
 class FullOfProgramsError(SearchError):
     """A GPU that has no room for one more program of XLA, which only a new process empties."""
 
@@ -289,9 +294,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     ended, message, full_rate, noise_scale = None, "", None, None
     scaled_before, first_rate = scaled_updates(model), _first_rate(model, recipe)
     try:
-        # callbacks of the user's own may change the model before its first step
-        is_known = all(map(is_of_keras, options.callbacks)) and steps_by_shapes(model)
-        scope = recipe_scope(model, recipe, options)
+        is_known, scope = _is_known(model, options), recipe_scope(model, recipe, options)
         with instruments.sampler, tensorflow_private.expected_retraces(), scope as noise_meter:
             instruments.pace.measure_noise_by(noise_meter, model)
             arguments = fit_arguments(recipe, data.training, options, instruments.pace.cuts)

@@ -13,6 +13,6 @@ def test_seconds_of_a_budget():
     ]
 
 
-def test_a_word_that_is_no_time_is_refused_with_the_one_that_may_be_passed():
+def test_a_word_that_is_no_time_is_refused():
     with pytest.raises(SearchError, match=r"in s, min or h, or 'auto'. Received: 'atuo'"):
         seconds_of("atuo", "auto")

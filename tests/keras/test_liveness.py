@@ -72,7 +72,7 @@ def test_gradients_hold_activations_and_are_counted_apart():
 
 
 @pytest.mark.parametrize("kind", ["SimpleRNN", "GRU", "LSTM"])
-def test_what_a_loop_keeps_of_each_turn_is_what_the_allocator_gives(kind):
+def test_what_a_loop_keeps_is_what_the_allocator_gives(kind):
     import keras
 
     layer = getattr(keras.layers, kind)

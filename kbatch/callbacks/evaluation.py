@@ -32,14 +32,19 @@ def evaluated(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
         batches: `tf.data.Dataset` of batches.
     """
     count = int(batches.cardinality())
-    is_bounded = count > 0 and keras.config.max_steps_per_epoch() is None
-    loop = _loop_of(model) if is_bounded else None
+    loop = _loop_of(model) if count > 0 and not _most_steps() else None
     if loop is None:
         with keras_private.without_symbolic_build(model):
             return dict(model.evaluate(batches, verbose=0, return_dict=True))
     model.reset_metrics()
     _run(loop, iter(batches), count)
     return keras_private.python_logs(model.get_metrics_result())
+
+
+def _most_steps() -> int | None:
+    """The steps after which Keras ends an evaluation; Keras 3.8 knows no such limit."""
+    limit = getattr(keras.config, "max_steps_per_epoch", None)
+    return None if limit is None else limit()
 
 
 def _run(loop: Callable[[Any, tf.Tensor], None], batches: Any, count: int) -> None:

@@ -89,8 +89,8 @@ class Plan:
             so.
         reordered: String, the branches whose gradients are summed in another order than in plain
             training, which then equals it to rounding; empty where it equals it to the bit.
-        lower_bound: Boolean, whether the model holds convolutions: what cuDNN works in is not known
-            beforehand.
+        lower_bound: Boolean, whether the model holds convolutions or recurrent layers. What cuDNN
+            works in and what a loop over time holds besides is not known beforehand.
 
     Example:
     >>> plan = Plan("manual", (PlannedSegment("a", "b", 2, False),), 16, 1000, 2000, 0.0)

@@ -449,11 +449,11 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
 
 
 def _needs_more(operation: Any) -> bool:
-    """Whether an operation is or holds a convolution, whose scratch memory the device decides."""
+    """Whether an operation is or holds a convolution or a recurrent layer."""
     if not isinstance(operation, keras.layers.Layer):
         return False
     kinds = [kind.__name__ for layer in flatten_layers(operation) for kind in type(layer).__mro__]
-    return any("Conv" in name for name in kinds)
+    return any("Conv" in name or name == "RNN" for name in kinds)
 
 
 def _uncut(predictor: Predictor, kept_bytes: float) -> str:

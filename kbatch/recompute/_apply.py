@@ -6,7 +6,7 @@ import inspect
 import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -24,6 +24,7 @@ from kbatch.recompute._segment import (
     Step,
     copy_weights,
     read,
+    run_kept,
     run_recomputed,
 )
 from kbatch.runtime import tensorflow_private
@@ -109,14 +110,40 @@ def _unreached(
 _MAKE_A_PLAN = "Make one of this model: recompute.plan(model, batch_size=16)"
 
 
+# How to run a segment: from its position to before another, by a function.
+Way: TypeAlias = tuple[int, int, Callable[[Segment, dict[int, Any], Step], None]]
+
+
+def _ways(graph: OpGraph, span: Span, recomputes: bool) -> Iterator[Way]:
+    """The segments of a span. In a plan that recomputes, what is kept is freed before that.
+
+    Operations that make outputs run as they are: Keras' losses look for a softmax behind them.
+    """
+    start, stop, recompute = span
+    if recompute or not recomputes:
+        yield start, stop, run_recomputed if recompute else Segment.run
+        return
+    for position in range(start, stop):
+        if not set(graph.outputs).isdisjoint(graph.nodes[position].writes):
+            if start < position:
+                yield start, position, run_kept
+            yield position, position + 1, Segment.run
+            start = position + 1
+    if start < stop:
+        yield start, stop, run_kept
+
+
 class SegmentedCall:
     """Stands for a model's `call`: in training it runs the model in the segments of a plan."""
 
     def __init__(self, model: keras.Model, graph: OpGraph, plan: Plan) -> None:
         self.model, self.graph, self.plan = model, graph, plan
         self.context = Context(model.dtype_policy)
+        spans = spans_of(plan)
         self._segments = [
-            (Segment(graph, start, stop), recompute) for start, stop, recompute in spans_of(plan)
+            (Segment(graph, start, stop), run)
+            for span in spans
+            for start, stop, run in _ways(graph, span, any(each.recompute for each in spans))
         ]
 
     def __call__(
@@ -150,11 +177,9 @@ class SegmentedCall:
         """Run all segments, and add the tensors that they make to `values`."""
         turns, differentiable = SegmentOrder(barrier_here()), self.graph.differentiable()
         step = Step(self.context, turns, differentiable, copy_weights(self.graph))
-        for segment, recompute in self._segments:
-            if recompute and segment.is_differentiable:
-                run_recomputed(segment, values, step)
-            else:
-                segment.run(values, step)
+        for segment, run in self._segments:
+            way = run if segment.is_differentiable else Segment.run
+            way(segment, values, step)
 
 
 @in_one_frame

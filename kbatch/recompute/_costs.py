@@ -11,7 +11,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.recompute._op_graph import Node, OpGraph
-from kbatch.recompute._order import small_results
+from kbatch.recompute._order import small_results, weights_first
 from kbatch.recompute._segment import Context, Scope, forks, read
 from kbatch.runtime.keras_private import mask_of, set_mask, tensorflow_variable
 from kbatch.runtime.liveness import Buffer, backward_peak, body_of, forward_peak, lists_of, needed
@@ -88,6 +88,7 @@ class OpCost:
     # `Size` of the peak of what its backward pass allocates, not counting what it is given and what
     # the forward pass allocated.
     backward_peak: Size
+    plain_backward_peak: Size  # the same where TensorFlow chooses the order of the gradients
     weight_gradients: float  # bytes of the gradients of its weights
     forward_work: float  # work of its forward pass for one example
     backward_work: float  # work of its backward pass for one example
@@ -166,6 +167,7 @@ class _OpTrace:
         self._values: dict[int, Any] = {}  # the tensors of the graph, by the values' numbers
         self._upstream: list[tf.Tensor] = []
         self._gradients: list[tf.Tensor] = []
+        self._weight_gradients: list[Any] = []
         self._border = self._end = 0  # positions of the backward pass among the graph's operations
 
     def run(self, specs: Sequence[tf.TensorSpec]) -> None:
@@ -210,6 +212,8 @@ class _OpTrace:
             gradients = tape.gradient(targets, sources, output_gradients=self._upstream)
         self._end = len(operations())  # later operations only hand on what this function returns
         self._gradients = [gradient for gradient in gradients if gradient is not None]
+        inputs = sum(number in self._differentiable for number in reads)
+        self._weight_gradients = gradients[inputs:]
         return [*outputs, *self._gradients]
 
     def _call(self) -> None:
@@ -244,11 +248,15 @@ class _OpTrace:
         small = small_results(self._forward, set(map(id, self._weight_values)))
         ends = [*internal, *(self._values[number] for number in writes)]
         recomputed = _ancestors(ends, {id(tensor) for tensor in small})
+        plain_peak = peak = backward_peak(self._graph, self._border, self._upstream)
+        if weights_first(self._weight_gradients):
+            peak = backward_peak(self._graph, self._border, self._upstream)
         return OpCost(
             internal=_total(internal, self._lists),
             needs=frozenset(own[key] for key in kept if key in own),
             forward_peak=forward_peak(self._graph, self._border),
-            backward_peak=backward_peak(self._graph, self._border, self._upstream),
+            backward_peak=peak,
+            plain_backward_peak=plain_peak,
             weight_gradients=sum(
                 float(np.prod(weight.shape)) * tf.as_dtype(weight.dtype).size
                 for weight in self._weights

@@ -23,8 +23,9 @@ class SegmentOrder:
 
     def __init__(self, barrier: Barrier) -> None:
         self._barrier = barrier
-        self._last: list[tf.Tensor] = []  # a gradient of the segment that ended last
-        self._graph: Any = None  # the graph of that gradient
+        # Gradients of the segment that ended last: of its inputs, else of its weights.
+        self._last: list[tf.Tensor] = []
+        self._graph: Any = None  # the graph of these gradients
         self._awaited: list[tf.Tensor] = []  # what the segment waits for that began last
 
     def begin(self, tensors: Sequence[tf.Tensor], upstream: Sequence[tf.Tensor]) -> list[tf.Tensor]:
@@ -38,13 +39,20 @@ class SegmentOrder:
         """Tensors, held back until the turn of the segment that began last."""
         return self._barrier(tensors, self._awaited) if tensors else []
 
-    def end(self, gradients: Sequence[Any]) -> list[Any]:
-        """The gradients of a segment, none of which is handed on before all are known."""
-        done = together(gradients)
-        parts = [tensor for gradient in done for tensor in _tensors(gradient)]
-        self._last = [tensor for tensor in parts if tensor.dtype.is_floating][:1]
+    def end(self, inputs: Sequence[Any], weights: Sequence[Any]) -> list[Any]:
+        """The gradients of a segment's inputs and weights, in this order.
+
+        Those of the inputs are handed on once all are known. Those of the weights are handed on at
+        once: an optimizer may use and free them.
+        """
+        others = [each for gradient in weights for each in _tensors(gradient)]
+        done = together(inputs, others)
+        held = [each for gradient in done for each in _tensors(gradient)]
+        self._last = [each for each in held if each.dtype.is_floating][:1]  # all come at once
+        if not self._last:
+            self._last = [each for each in others if each.dtype.is_floating]
         self._graph = _graph()
-        return done
+        return [*done, *weights]
 
 
 def barrier_here() -> Barrier:
@@ -88,14 +96,14 @@ def _never(awaited: Sequence[tf.Tensor]) -> tf.Tensor:
     )
 
 
-def together(gradients: Sequence[Any]) -> list[Any]:
-    """The gradients, none of which is handed on before all are known.
+def together(gradients: Sequence[Any], others: Sequence[tf.Tensor]) -> list[Any]:
+    """The gradients, none of which is handed on before all of them and the others are known.
 
     Without this, TensorFlow recomputes the next segment while tensors of this one still wait for
     the gradients of its weights. The peak is then that of several segments.
     """
     known = [gradient for gradient in gradients if gradient is not None]
-    tied = iter(tf.tuple(known) if known else [])
+    tied = iter(tf.tuple(known, control_inputs=others) if known else [])
     return [None if gradient is None else next(tied) for gradient in gradients]
 
 
@@ -120,6 +128,42 @@ def wait(
         done = tf.no_op()
     for tensor in upstream:
         add_control_input(tensor.op, done)
+
+
+def weights_first(gradients: Iterable[Any]) -> bool:
+    """Let convolutions take the gradient of their weights before that of their input.
+
+    Both write patches out to work in, and what a convolution read is free after the first. Without
+    this, TensorFlow goes on to earlier layers while the weights' gradients, which take longer, lag
+    behind.
+
+    Args:
+        gradients: The gradients of the weights. Those that nobody asks for are left alone.
+
+    Returns:
+        Whether there are such convolutions.
+    """
+    found = False
+    for gradient in gradients:
+        tensors = [each for each in _tensors(gradient) if tf.is_symbolic_tensor(each)]
+        while tensors and tensors[0].op.type in (*ALIASES, "Cast"):
+            tensors = list(tensors[0].op.inputs)
+        if not tensors or tensors[0].op.type not in CONVOLUTIONS:
+            continue
+        first, input_gradient = tensors[0].op, CONVOLUTIONS[tensors[0].op.type]
+        for other in first.inputs[2].consumers():
+            if other.type == input_gradient:
+                add_control_input(other, first)
+                found = True
+    return found
+
+
+# The gradient of a convolution's weights, and of its input.
+CONVOLUTIONS = {
+    "Conv2DBackpropFilter": "Conv2DBackpropInput",
+    "Conv3DBackpropFilterV2": "Conv3DBackpropInputV2",
+    "DepthwiseConv2dNativeBackpropFilter": "DepthwiseConv2dNativeBackpropInput",
+}
 
 
 def _fed_by(begin: Collection[int], operations: Iterable[Any]) -> set[int]:

@@ -18,7 +18,7 @@ from kbatch.recompute._exactness import Uncut, check_repeatable, crossed
 from kbatch.recompute._loss import loss_bytes
 from kbatch.recompute._op_graph import OpGraph, SignatureCache, functional_of
 from kbatch.recompute._plan import WORTHWHILE, Plan, PlannedSegment, Span, megabytes, spans_of
-from kbatch.recompute._solver import Budget, Predictor
+from kbatch.recompute._solver import Budget, Predictor, whole
 from kbatch.runtime.keras_private import flatten_layers
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "blocks", "segments", "manual")
@@ -152,11 +152,6 @@ def _segments(predictor: Predictor, options: PlanOptions) -> Sequence[Span]:
         predictor.cut_points.check(cuts, predictor.cut_points.uncut)
         return _solver.of_cuts(cuts)
     return _within_budget(predictor, options)
-
-
-def whole(graph: OpGraph) -> list[Span]:
-    """The plain model as one segment."""
-    return [Span(0, len(graph.nodes), False)]
 
 
 def _within_budget(predictor: Predictor, options: PlanOptions) -> list[Span]:

@@ -12,7 +12,7 @@ import keras
 import tensorflow as tf
 
 from kbatch.recompute._op_graph import Node, OpGraph
-from kbatch.recompute._order import SegmentOrder, share_small_results, wait
+from kbatch.recompute._order import SegmentOrder, share_small_results, wait, weights_first
 from kbatch.runtime.keras_private import (
     current_stateless_scope,
     flatten_layers,
@@ -318,19 +318,23 @@ DELAY = 8
 
 def run_recomputed(segment: Segment, values: dict[int, Any], step: Step) -> None:
     """Run a segment so that the backward pass recomputes its inside."""
-    step.context.segment = segment.description
-    recomputation = _Recomputation(segment, values, step)
-
-    @tf.custom_gradient
-    def run(*arguments: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
-        return recomputation.run_forward(arguments), recomputation.run_backward
-
-    recomputation.ends = keras.tree.flatten(run(*recomputation.arguments(values)))
-    segment.publish(values, recomputation.forward, recomputation.ends)
+    _RecomputedSegment(segment, values, step).run(values)
 
 
-class _Recomputation:
-    """One segment in one traced step.
+def run_kept(segment: Segment, values: dict[int, Any], step: Step) -> None:
+    """Run a segment whose inside is kept until the gradients of all its weights are known.
+
+    Without this, TensorFlow recomputes an earlier segment while activations of this one still wait
+    for the gradients of its weights. Eager operations run one after another anyway.
+    """
+    if tf.executing_eagerly():
+        segment.run(values, step)
+    else:
+        _KeptSegment(segment, values, step).run(values)
+
+
+class _TracedSegment:
+    """One segment in one traced step, with a gradient of its own.
 
     Its *arguments* are the tensors that gradients are taken for: floating inputs first, weights
     after them. Other inputs, such as tokens, are the same in both passes (`_fixed`).
@@ -354,15 +358,105 @@ class _Recomputation:
         # Read here: TensorFlow takes a variable that is read inside of a custom gradient for a
         # weight that the gradient has forgotten.
         self._state = segment.state()
-        self._inputs: Sequence[tf.Tensor] = ()
-        self._weight_values: Sequence[tf.Tensor] = ()
-        self._entered: list[tf.Tensor] = []
+
+    def run(self, values: dict[int, Any]) -> None:
+        """Run the segment forward, and hand on what it leaves."""
+        self._step.context.segment = self._segment.description
+
+        @tf.custom_gradient
+        def run(*arguments: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
+            return self.run_forward(arguments), self.run_backward
+
+        self.ends = keras.tree.flatten(run(*self.arguments(values)))
+        self._segment.publish(values, self.forward, self.ends)
+
+    def run_forward(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The forward pass: outputs and losses."""
+        raise NotImplementedError
+
+    def run_backward(self, *upstream: Any) -> list[Any]:
+        """The backward pass: gradients of the arguments."""
+        raise NotImplementedError
 
     def arguments(self, values: Mapping[int, Any]) -> list[tf.Tensor]:
         """The tensors to call the custom gradient with."""
         outer = current_stateless_scope()
         inputs = [values[number] for number in self._floats]
         return inputs + [weight.value(self._step.copies, outer) for weight in self._weights]
+
+    def _reached(self) -> list[int]:
+        """The positions of the floating inputs whose gradients reach something trainable."""
+        differentiable = self._step.differentiable
+        return [position for position, each in enumerate(self._floats) if each in differentiable]
+
+    def _released(self, gradients: Sequence[Any]) -> list[Any]:
+        """The gradients of the arguments, those of inputs once all that are needed are known."""
+        positions, count = self._reached(), len(self._floats)
+        weights_first(gradients[count:])
+        reached = [gradients[position] for position in positions]
+        handed_on = self._step.turns.end(reached, gradients[count:])
+        released = [*gradients[:count], *handed_on[len(reached) :]]
+        for position, gradient in zip(positions, handed_on, strict=False):
+            released[position] = gradient
+        return released
+
+    def _wanted(self, upstream: Sequence[tf.Tensor]) -> list[bool]:
+        """Whether a loss reads each of the ends.
+
+        What only leads to outputs that no loss reads gets no gradient, as in a plain model: with
+        zeros an optimizer would still decay it.
+        """
+        return [not _stands_for_none(*pair) for pair in zip(upstream, self.ends, strict=True)]
+
+    def _compute(
+        self,
+        inputs: Sequence[tf.Tensor],
+        fixed: Mapping[int, tf.Tensor],
+        weight_values: Sequence[tf.Tensor],
+    ) -> RunResult:
+        """Run the segment from the state that it was entered with."""
+        values = {**dict(zip(self._floats, inputs, strict=True)), **fixed}
+        for number, mask in self._masks.items():
+            if mask is not None and mask_of(values[number]) is None:
+                set_mask(values[number], mask)
+        weights = dict(zip(self._weights, weight_values, strict=True))
+        return self._step.context(
+            lambda: self._segment.compute(values, weights, Scope(self._state)), training=True
+        )
+
+
+class _KeptSegment(_TracedSegment):
+    """A segment whose inside is kept."""
+
+    def run_forward(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """The forward pass, recorded on a tape of its own."""
+        count = len(self._floats)
+        self._sources = list(arguments)
+        with tf.GradientTape(persistent=True) as self._tape:  # a jacobian asks more than once
+            self._tape.watch(self._sources)
+            self.forward = self._compute(arguments[:count], self._fixed, arguments[count:])
+            self._recorded = _delayed_before_losses(self.forward)
+        return self._recorded
+
+    def run_backward(self, *upstream: Any) -> list[Any]:
+        """The gradients of the arguments, once all of them are known."""
+        self._step.context.segment = self._segment.description
+        dense = [tf.convert_to_tensor(gradient) for gradient in upstream]
+        wanted = self._wanted(dense)
+        targets = itertools.compress(self._recorded, wanted)
+        sent = itertools.compress(dense, wanted)
+        gradients = self._tape.gradient(list(targets), self._sources, output_gradients=list(sent))
+        return self._released(gradients)
+
+
+class _RecomputedSegment(_TracedSegment):
+    """A segment whose inside is recomputed."""
+
+    def __init__(self, segment: Segment, values: Mapping[int, Any], step: Step) -> None:
+        super().__init__(segment, values, step)
+        self._inputs: Sequence[tf.Tensor] = ()
+        self._weight_values: Sequence[tf.Tensor] = ()
+        self._entered: list[tf.Tensor] = []
 
     def run_forward(self, arguments: Sequence[tf.Tensor]) -> list[tf.Tensor]:
         """The forward pass: outputs and losses, with no gradient of their own."""
@@ -409,21 +503,13 @@ class _Recomputation:
         sent: Sequence[tf.Tensor],
         upstream: Sequence[tf.Tensor],
     ) -> tuple[RunResult, list[Any]]:
-        """Recompute the segment, and return it with the gradients of the arguments.
-
-        What only leads to outputs that no loss reads gets none, as in a plain model: with zeros an
-        optimizer would still decay it.
-        """
-        sources = [*inputs, *self._weight_values]
-        wanted = [not _stands_for_none(*pair) for pair in zip(upstream, self.ends, strict=True)]
+        """Recompute the segment, and return it with the gradients of the arguments."""
+        sources, wanted = [*inputs, *self._weight_values], self._wanted(upstream)
         with tf.GradientTape() as tape:
             tape.watch(sources)
             others = dict(zip(self._fixed, fixed, strict=True))
             recomputed = self._compute(inputs, others, self._weight_values)
-            outputs = recomputed.outputs
-            if recomputed.losses:
-                outputs = [_delayed(output) for output in outputs]
-            ends = [*outputs, *recomputed.losses]
+            ends = _delayed_before_losses(recomputed)
         targets, gradients = itertools.compress(ends, wanted), itertools.compress(sent, wanted)
         return recomputed, tape.gradient(list(targets), sources, output_gradients=list(gradients))
 
@@ -452,34 +538,10 @@ class _Recomputation:
     def _release(
         self, sent: Sequence[tf.Tensor], gradients: Sequence[Any], shared: Collection[int]
     ) -> list[Any]:
-        """The gradients of the arguments, those that reach something trainable all at once."""
-        differentiable = self._step.differentiable
-        positions = [
-            position for position, number in enumerate(self._floats) if number in differentiable
-        ]
-        positions += range(len(self._floats), len(gradients))  # the weights
-        reached = [gradients[position] for position in positions]
-        wait(sent, reached, shared)
-        released = list(gradients)
-        for position, gradient in zip(positions, self._step.turns.end(reached), strict=True):
-            released[position] = gradient
-        return released
-
-    def _compute(
-        self,
-        inputs: Sequence[tf.Tensor],
-        fixed: Mapping[int, tf.Tensor],
-        weight_values: Sequence[tf.Tensor],
-    ) -> RunResult:
-        """Run the segment from the state that it was entered with."""
-        values = {**dict(zip(self._floats, inputs, strict=True)), **fixed}
-        for number, mask in self._masks.items():
-            if mask is not None and mask_of(values[number]) is None:
-                set_mask(values[number], mask)
-        weights = dict(zip(self._weights, weight_values, strict=True))
-        return self._step.context(
-            lambda: self._segment.compute(values, weights, Scope(self._state)), training=True
-        )
+        """The gradients of the arguments, taken once the segment is recomputed."""
+        reached = [gradients[position] for position in self._reached()]
+        wait(sent, [*reached, *gradients[len(self._floats) :]], shared)
+        return self._released(gradients)
 
 
 def _stands_for_none(gradient: tf.Tensor, end: tf.Tensor) -> bool:
@@ -487,6 +549,13 @@ def _stands_for_none(gradient: tf.Tensor, end: tf.Tensor) -> bool:
     if not tf.is_symbolic_tensor(gradient) or gradient.op.type != "ZerosLike":
         return False
     return gradient.op.inputs[0] is end
+
+
+def _delayed_before_losses(result: RunResult) -> list[tf.Tensor]:
+    """The outputs and losses of a run; the losses' gradients are taken up first."""
+    if not result.losses:
+        return result.ends
+    return [*map(_delayed, result.outputs), *result.losses]
 
 
 def _delayed(tensor: tf.Tensor) -> tf.Tensor:

@@ -36,6 +36,7 @@ class SegmentCost:
     # trained. If it is recomputed, what was recomputed and is not released yet counts too.
     peak_if_kept: float
     peak_if_recomputed: float
+    peak_if_plain: float  # kept, in a model that recomputes nothing
 
     def peak(self, recompute: bool) -> float:
         """Peak bytes in addition to what is kept for the segment."""
@@ -102,6 +103,7 @@ class Predictor:
         """Memory and work of the model, cut into these segments."""
         kept: set[int] = set()
         internal = held = peak = work = 0.0
+        is_plain = not any(recompute for _, _, recompute in spans)
         for start, stop, recompute in self._single_operations(spans):
             segment = self.segment(start, stop)
             kept |= segment.kept(recompute)
@@ -110,7 +112,8 @@ class Predictor:
             else:
                 internal += segment.internal_bytes
             held = self.bytes_of(kept) + internal
-            peak = max(peak, held + segment.peak(recompute))
+            own = segment.peak_if_plain if is_plain else segment.peak(recompute)
+            peak = max(peak, held + own)
         return CutCosts(held, ALLOCATOR_SLACK * peak, work / max(self.costs.work, 1.0))
 
     def _single_operations(self, spans: Sequence[Span]) -> Iterable[Span]:
@@ -140,16 +143,16 @@ class Predictor:
             read = {number for node in nodes for number in node.reads}
             inputs = frozenset(read - written)
         internal = [cost.internal.at(self.batch_size) for cost in costs]
-        kept, recomputed = self._backward_peaks(start, stop, inputs)
+        kept, recomputed, plain = self._backward_peaks(start, stop, inputs)
+        loss_peak = self._loss_peak(stop, needs)
         return SegmentCost(
             inputs=inputs,
             needs=needs,
             internal_bytes=sum(internal),
             recompute_work=self._recompute_work(start, stop, needs),
-            peak_if_kept=max(
-                self._with_forward(kept, start, needs, internal), self._loss_peak(stop, needs)
-            ),
+            peak_if_kept=max(self._with_forward(kept, start, needs, internal), loss_peak),
             peak_if_recomputed=self._with_forward(recomputed, start, inputs, [0.0] * len(nodes)),
+            peak_if_plain=max(self._with_forward(plain, start, needs, internal), loss_peak),
         )
 
     def _loss_peak(self, stop: int, kept: frozenset[int]) -> float:
@@ -197,11 +200,13 @@ class Predictor:
             passes.append((others, self.bytes_of(others) + allocated))
         return passes
 
-    def _backward_peaks(self, start: int, stop: int, inputs: frozenset[int]) -> tuple[float, float]:
-        """Peak bytes of a segment's backward pass, if it is kept and if it is recomputed."""
+    def _backward_peaks(
+        self, start: int, stop: int, inputs: frozenset[int]
+    ) -> tuple[float, float, float]:
+        """Peak bytes of a segment's backward pass, if it is kept, recomputed, or plain."""
         recomputed, recomputed_bytes = set(inputs), 0.0
         weight_gradients = sum(cost.weight_gradients for cost in self.costs.nodes[start:stop])
-        peak_if_kept = peak_if_recomputed = 0.0
+        peak_if_kept = peak_if_recomputed = peak_if_plain = 0.0
         for position in range(start, stop):
             # The backward pass comes from the end: when it is here, it has released what later
             # operations needed.
@@ -210,11 +215,12 @@ class Predictor:
             recomputed_bytes += cost.internal.at(self.batch_size)
             recomputed |= cost.needs
             weight_gradients -= cost.weight_gradients  # its own are part of `backward_peak`
-            held = self._gradients[position + 1] + cost.backward_peak.at(self.batch_size)
-            held += weight_gradients
-            peak_if_kept = max(peak_if_kept, held)
-            peak_if_recomputed = max(peak_if_recomputed, held + recomputed_bytes)
-        return peak_if_kept, peak_if_recomputed
+            held = self._gradients[position + 1] + weight_gradients
+            in_turn = held + cost.backward_peak.at(self.batch_size)
+            peak_if_kept = max(peak_if_kept, in_turn)
+            peak_if_recomputed = max(peak_if_recomputed, in_turn + recomputed_bytes)
+            peak_if_plain = max(peak_if_plain, held + cost.plain_backward_peak.at(self.batch_size))
+        return peak_if_kept, peak_if_recomputed, peak_if_plain
 
     @cached_property
     def _gradients(self) -> list[float]:
@@ -253,6 +259,11 @@ class _Way:
     before: _Way | None = None  # up to that segment
 
 
+def whole(graph: OpGraph) -> list[Span]:
+    """The plain model as one segment."""
+    return [Span(0, len(graph.nodes), False)]
+
+
 def positions(predictor: Predictor) -> list[int]:
     """The cut points to try: of each few neighbours the one where the fewest bytes are alive."""
     begin, *inner, end = predictor.cuts
@@ -285,6 +296,9 @@ def cheapest(predictor: Predictor, budget: Budget) -> list[Span] | None:
                     predictor, budget, fronts, ways[second], Span(at[first], at[second], recompute)
                 )
     ends = [way for group in ways[-1].values() for way in group]
+    if predictor.predict(whole(predictor.graph)).peak_bytes > budget.peak_bytes:
+        # Ways without any recomputation were extended as if they had one.
+        ends = [way for way in ends if any(span.recompute for span in _spans(way))]
     best = min(ends, key=lambda way: (way.work, way.kept), default=None)
     return None if best is None else _spans(best)
 
@@ -319,7 +333,7 @@ def _extend(
 
 def lowest(predictor: Predictor) -> list[Span]:
     """The segments of the lowest peak, found by halving the budget."""
-    plain = [Span(0, len(predictor.graph.nodes), False)]
+    plain = whole(predictor.graph)
     best, high, low = plain, predictor.predict(plain).peak_bytes, 0.0
     for _ in range(HALVINGS):
         middle = (low + high) / 2

@@ -255,7 +255,10 @@ def body_of(loop: Any) -> Any:
 
 
 def needed(graph: Any) -> list[Any]:
-    """The operations that run: those that an output or a side effect depends on, in graph order."""
+    """The operations that run: those that an output or a side effect depends on.
+
+    They are in graph order, but for those that wait for a later one.
+    """
     operations = graph.get_operations()
     stack = [tensor.op for tensor in graph.outputs]
     stack += [operation for operation in operations if _has_effect(operation)]
@@ -266,7 +269,23 @@ def needed(graph: Any) -> list[Any]:
             reached.add(id(operation))
             stack += [tensor.op for tensor in operation.inputs]
             stack += operation.control_inputs
-    return [operation for operation in operations if id(operation) in reached]
+    return _in_turn([operation for operation in operations if id(operation) in reached])
+
+
+def _in_turn(operations: Sequence[Any]) -> list[Any]:
+    """Operations in their order, but each one after all that it depends on."""
+    ordered: dict[int, Any] = {}
+    for operation in operations:
+        stack = [operation]
+        while stack:
+            current = stack[-1]
+            before = [*(tensor.op for tensor in current.inputs), *current.control_inputs]
+            missing = [each for each in before if id(each) not in ordered]
+            if missing and id(current) not in ordered:
+                stack += reversed(missing)
+            else:
+                ordered.setdefault(id(current), stack.pop())
+    return list(ordered.values())
 
 
 def _has_effect(operation: Any) -> bool:

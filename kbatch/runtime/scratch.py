@@ -26,11 +26,13 @@ def convolution_bytes(operation: Any) -> float:
     """Bytes that a gradient of a convolution works in on this device; `0` for other operations.
 
     The two gradients of one convolution are ready at the same time and run side by side, so each
-    is counted with the other.
+    is counted with the other, unless one waits for it.
     """
     if operation.type not in (FILTER_GRADIENT, INPUT_GRADIENT) or not _are_counted():
         return 0.0
-    return sum(_patch_bytes(each) for each in set(operation.inputs[2].consumers()))
+    sides = set(operation.inputs[2].consumers())
+    in_turn = any(side in each.control_inputs for each in sides for side in sides)
+    return sum(map(_patch_bytes, {operation} if in_turn else sides))
 
 
 def _are_counted() -> bool:

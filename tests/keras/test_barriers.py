@@ -1,5 +1,6 @@
 """Barriers: the tensors that they hold back, read from the graph they are traced into."""
 
+import pytest
 import tensorflow as tf
 
 from kbatch.recompute._order import SegmentOrder, select_barrier, slice_barrier, together, wait
@@ -82,17 +83,21 @@ def test_control_dependence_on_upstream_needs_no_wait():
 
 def test_gradients_leave_together():
     def step(x, y):
-        return together([tf.tanh(x, name="one"), None, tf.exp(y, name="other")])[0]
+        of_weight = tf.sin(y, name="of_weight")
+        return together([tf.tanh(x, name="one"), None, tf.exp(y, name="other")], [of_weight])[0]
 
     graph = tf.function(step).get_concrete_function(tf.TensorSpec((4,)), tf.TensorSpec((4,))).graph
-    assert {"one", "other"} <= after(graph, graph.outputs[0])
+    assert {"one", "other", "of_weight"} <= after(graph, graph.outputs[0])
 
 
-def test_segments_are_recomputed_one_after_another():
+@pytest.mark.parametrize(
+    "ends", [lambda end: ([end, None], []), lambda end: ([], [None, end])], ids=["input", "weight"]
+)
+def test_segments_are_recomputed_one_after_another(ends):
     def step(x, y):
         turns = SegmentOrder(slice_barrier)
         first = turns.begin([x], [tf.tanh(x, name="upstream_of_first")])
-        turns.end([tf.exp(first[0], name="end_of_first"), None])
+        turns.end(*ends(tf.exp(first[0], name="end_of_first")))
         return turns.begin([y], [tf.tanh(y, name="upstream_of_second")])
 
     graph = tf.function(step).get_concrete_function(tf.TensorSpec((4,)), tf.TensorSpec((4,))).graph
@@ -104,7 +109,7 @@ def test_segments_are_recomputed_one_after_another():
 def test_a_barrier_returns_equal_tensors():
     for barrier in (slice_barrier, select_barrier):
         turns = SegmentOrder(barrier)
-        turns.end([tf.constant([1.0, float("nan")])])
+        turns.end([tf.constant([1.0, float("nan")])], [])
         tensor = tf.constant([[1.0, float("nan")], [2.0, 3.0]])
         assert str(turns.begin([tensor], [tf.constant([float("nan")])])[0].numpy()) == str(
             tensor.numpy()
@@ -117,7 +122,7 @@ def test_tensors_inside_a_loop_are_not_awaited_outside():
     @tf.function
     def step(x):
         for _ in tf.range(2):
-            x = turns.end([tf.exp(x)])[0]
+            x = turns.end([tf.exp(x)], [])[0]
         return turns.begin([x], [tf.tanh(x)])[0]
 
     assert step(tf.zeros(2)).shape == (2,)

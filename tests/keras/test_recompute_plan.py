@@ -52,19 +52,21 @@ def made_up(seed, count=7):
     rng = random.Random(seed)
     graph = MadeUp(rng, count)
     sizes = {number: Size(0.0, rng.choice([1, 2, 4, 8]) * 1e6) for number in range(count + 1)}
+    peaks = [1e6 * rng.random() for _ in graph.nodes]
     costs = [
         OpCost(
             internal=Size(0.0, rng.choice([0, 0, 1e6])),
             needs=frozenset(number for number in (*node.reads, *node.writes) if rng.random() < 0.6),
             forward_peak=Size(0.0, 1e6 * rng.random()),
-            backward_peak=Size(0.0, 1e6 * rng.random()),
+            backward_peak=Size(0.0, peak),
+            plain_backward_peak=Size(0.0, peak + rng.choice([0, 1e6])),
             weight_gradients=1e5 * rng.random(),
             forward_work=rng.random(),
             backward_work=2 * rng.random(),
             recompute_work=rng.random(),
             recompute_reads=frozenset(node.reads),
         )
-        for node in graph.nodes
+        for node, peak in zip(graph.nodes, peaks, strict=True)
     ]
     costs_of_all = ModelCosts(tuple(costs), sizes, frozenset(sizes))
     return Predictor(graph, costs_of_all, 4, range(count + 1))

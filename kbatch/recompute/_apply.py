@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recompute._exactness import CutPoints, check_repeatable
-from kbatch.recompute._op_graph import OpGraph, SignatureCache, stem
+from kbatch.recompute._op_graph import Node, OpGraph, SignatureCache, stem
 from kbatch.recompute._order import SegmentOrder, barrier_here
 from kbatch.recompute._plan import Plan, Span, spans_of
 from kbatch.recompute._segment import (
@@ -30,6 +30,7 @@ from kbatch.recompute._segment import (
 from kbatch.runtime import tensorflow_private
 from kbatch.runtime.keras_private import (
     create_global_seed_generator,
+    flatten_layers,
     input_structure,
     output_structure,
     set_mask,
@@ -110,17 +111,19 @@ def _unreached(
 _MAKE_A_PLAN = "Make one of this model: recompute.plan(model, batch_size=16)"
 
 
+KERNEL_RANK = 4  # of a convolution: of two dimensions, with its inputs and outputs
+
 # How to run a segment: from its position to before another, by a function.
 Way: TypeAlias = tuple[int, int, Callable[[Segment, dict[int, Any], Step], None]]
 
 
 def _ways(graph: OpGraph, span: Span, recomputes: bool) -> Iterator[Way]:
-    """The segments of a span. In a plan that recomputes, what is kept is freed before that.
+    """The segments of a span. Kept convolutions end before earlier segments are recomputed.
 
     Operations that make outputs run as they are: Keras' losses look for a softmax behind them.
     """
     start, stop, recompute = span
-    if recompute or not recomputes:
+    if recompute or not recomputes or not _convolves(graph.nodes[start:stop]):
         yield start, stop, run_recomputed if recompute else Segment.run
         return
     for position in range(start, stop):
@@ -131,6 +134,15 @@ def _ways(graph: OpGraph, span: Span, recomputes: bool) -> Iterator[Way]:
             start = position + 1
     if start < stop:
         yield start, stop, run_kept
+
+
+def _convolves(nodes: Sequence[Node]) -> bool:
+    """Whether there are layers that convolve, and none that loops, which would keep more."""
+    layers = [node.operation for node in nodes if isinstance(node.operation, keras.layers.Layer)]
+    inner = [each for layer in layers for each in flatten_layers(layer)]
+    if any(isinstance(each, keras.layers.RNN) for each in inner):
+        return False
+    return any(len(weight.shape) >= KERNEL_RANK for each in nodes for weight in each.weights)
 
 
 class SegmentedCall:

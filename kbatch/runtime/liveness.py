@@ -273,18 +273,14 @@ def needed(graph: Any) -> list[Any]:
 
 
 def _in_turn(operations: Sequence[Any]) -> list[Any]:
-    """Operations in their order, but each one after all that it depends on."""
+    """Operations in their order, but for those that wait for a later one whose inputs are known."""
     ordered: dict[int, Any] = {}
+    known = {id(operation) for operation in operations}
     for operation in operations:
-        stack = [operation]
-        while stack:
-            current = stack[-1]
-            before = [*(tensor.op for tensor in current.inputs), *current.control_inputs]
-            missing = [each for each in before if id(each) not in ordered]
-            if missing and id(current) not in ordered:
-                stack += reversed(missing)
-            else:
-                ordered.setdefault(id(current), stack.pop())
+        for before in operation.control_inputs:
+            if id(before) in known and all(id(each.op) in ordered for each in before.inputs):
+                ordered.setdefault(id(before), before)
+        ordered.setdefault(id(operation), operation)
     return list(ordered.values())
 
 

@@ -6,6 +6,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch import recompute
+from kbatch.recompute import _apply
 from kbatch.recompute._order import weights_first
 from kbatch.runtime import scratch, tensorflow_private
 from kbatch.runtime.liveness import needed
@@ -136,3 +137,29 @@ def test_losses_find_the_operation_behind_an_output(ends):
     data = np.random.default_rng(0).random(SHAPE), np.eye(2)[[0, 1, 0, 1]]
     plan = recompute.plan(model, 4, "manual", layers=["a", "b"])
     assert recompute.verify(model, plan, *data).exact
+
+
+@pytest.mark.parametrize(
+    ("layer", "times"),
+    [
+        (lambda: keras.layers.ConvLSTM2D(4, 3), 0),
+        (lambda: keras.layers.TimeDistributed(keras.layers.Conv2D(4, 3)), 1),
+        (lambda: keras.layers.Dense(4), 0),
+    ],
+    ids=["loop", "convolution", "dense"],
+)
+def test_only_kept_convolutions_get_a_gradient_of_their_own(layer, times, monkeypatch):
+    """That of a loop would keep more; operations without weights may stand among the layers."""
+    kept = []
+    monkeypatch.setattr(
+        _apply, "run_kept", lambda each, *rest: kept.append(each) or each.run(*rest)
+    )
+    inputs = x = keras.Input((8, 16, 16, 3))
+    for name in "ab":
+        x = keras.layers.TimeDistributed(keras.layers.Conv2D(4, 3), name=name)(x)
+    x = keras.ops.mean(keras.ops.tanh(layer()(x)), axis=(1, 2))
+    model = keras.Model(inputs, keras.layers.Dense(2)(keras.layers.Flatten()(x)))
+    recompute.apply(model, recompute.plan(model, 2, "manual", layers=["a", "b"]))
+    kept.clear()
+    model(np.zeros((2, 8, 16, 16, 3)), training=True)
+    assert len(kept) == times

@@ -143,18 +143,27 @@ def weights_first(gradients: Iterable[Any]) -> bool:
     Returns:
         Whether there are such convolutions.
     """
-    found = False
+    pairs = []
     for gradient in gradients:
         tensors = [each for each in _tensors(gradient) if tf.is_symbolic_tensor(each)]
         while tensors and tensors[0].op.type in (*ALIASES, "Cast"):
             tensors = list(tensors[0].op.inputs)
-        if not tensors or tensors[0].op.type not in CONVOLUTIONS:
-            continue
-        first, input_gradient = tensors[0].op, CONVOLUTIONS[tensors[0].op.type]
-        for other in first.inputs[2].consumers():
-            if other.type == input_gradient:
-                add_control_input(other, first)
-                found = True
+        first = tensors[0].op if tensors else None
+        if first is not None and first.type in CONVOLUTIONS:
+            others = first.inputs[2].consumers()
+            pairs += [(first, each) for each in others if each.type == CONVOLUTIONS[first.type]]
+    if not pairs:
+        return False
+    operations = pairs[0][0].graph.get_operations()
+    place = {id(operation): position for position, operation in enumerate(operations)}
+    found = False
+    for first, other in pairs:
+        # That of a transposed convolution may be its own forward pass, which comes before.
+        if all(
+            place.get(id(each.op), math.inf) < place.get(id(other), -1) for each in first.inputs
+        ):
+            add_control_input(other, first)
+            found = True
     return found
 
 

@@ -163,3 +163,28 @@ def test_only_kept_convolutions_get_a_gradient_of_their_own(layer, times, monkey
     kept.clear()
     model(np.zeros((2, 8, 16, 16, 3)), training=True)
     assert len(kept) == times
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda name: keras.layers.Conv2DTranspose(8, 3, strides=2, padding="same", name=name),
+        lambda name: keras.layers.DepthwiseConv2D(3, depth_multiplier=2, name=name),
+        lambda name: keras.layers.SeparableConv2D(8, 3, name=name),
+        lambda name: keras.layers.Conv2D(9, 3, groups=3, name=name),
+        lambda name: keras.layers.Conv2D(8, 3, dilation_rate=2, padding="same", name=name),
+    ],
+    ids=["transposed", "depthwise", "separable", "grouped", "dilated"],
+)
+def test_every_kind_of_convolution_trains_by_a_plan(layer):
+    """The forward pass of a transposed convolution is another one's gradient of its input."""
+    inputs = x = keras.Input((12, 12, 3))
+    for name in "abc":
+        x = keras.layers.BatchNormalization()(layer(name)(x))
+    x = keras.layers.GlobalAveragePooling2D()(x)
+    model = keras.Model(inputs, keras.layers.Dense(2, "softmax")(x))
+    model.compile("adam", "categorical_crossentropy")
+    data = np.random.default_rng(0).random((4, 12, 12, 3)), np.eye(2)[[0, 1, 0, 1]]
+    plan = recompute.plan(model, 4, "manual", layers=["a", "b"])
+    report = recompute.verify(model, plan, *data)
+    assert max(report.loss, report.gradients) < 1e-6

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from kbatch.errors import RecomputeError, in_one_frame
 from kbatch.recompute._exactness import CutPoints, check_repeatable
-from kbatch.recompute._op_graph import Node, OpGraph, SignatureCache, stem
+from kbatch.recompute._op_graph import Node, OpGraph, SignatureCache, class_names, stem
 from kbatch.recompute._order import SegmentOrder, barrier_here
 from kbatch.recompute._plan import Plan, Span, spans_of
 from kbatch.recompute._segment import (
@@ -30,7 +30,6 @@ from kbatch.recompute._segment import (
 from kbatch.runtime import tensorflow_private
 from kbatch.runtime.keras_private import (
     create_global_seed_generator,
-    flatten_layers,
     input_structure,
     output_structure,
     set_mask,
@@ -111,8 +110,6 @@ def _unreached(
 _MAKE_A_PLAN = "Make one of this model: recompute.plan(model, batch_size=16)"
 
 
-KERNEL_RANK = 4  # of a convolution: of two dimensions, with its inputs and outputs
-
 # How to run a segment: from its position to before another, by a function.
 Way: TypeAlias = tuple[int, int, Callable[[Segment, dict[int, Any], Step], None]]
 
@@ -138,11 +135,8 @@ def _ways(graph: OpGraph, span: Span, recomputes: bool) -> Iterator[Way]:
 
 def _convolves(nodes: Sequence[Node]) -> bool:
     """Whether there are layers that convolve, and none that loops, which would keep more."""
-    layers = [node.operation for node in nodes if isinstance(node.operation, keras.layers.Layer)]
-    inner = [each for layer in layers for each in flatten_layers(layer)]
-    if any(isinstance(each, keras.layers.RNN) for each in inner):
-        return False
-    return any(len(weight.shape) >= KERNEL_RANK for each in nodes for weight in each.weights)
+    names = {name for node in nodes for name in class_names(node.operation)}
+    return "RNN" not in names and any("Conv" in name for name in names)
 
 
 class SegmentedCall:
@@ -151,11 +145,10 @@ class SegmentedCall:
     def __init__(self, model: keras.Model, graph: OpGraph, plan: Plan) -> None:
         self.model, self.graph, self.plan = model, graph, plan
         self.context = Context(model.dtype_policy)
-        spans = spans_of(plan)
         self._segments = [
             (Segment(graph, start, stop), run)
-            for span in spans
-            for start, stop, run in _ways(graph, span, any(each.recompute for each in spans))
+            for span in spans_of(plan)
+            for start, stop, run in _ways(graph, span, plan.recomputes)
         ]
 
     def __call__(

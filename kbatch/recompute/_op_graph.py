@@ -19,6 +19,7 @@ from kbatch.errors import RecomputeError
 from kbatch.recompute._composite import inside_of
 from kbatch.runtime.keras_private import (
     call_function,
+    flatten_layers,
     functional_class,
     functional_of_sequential,
     is_optional_input,
@@ -290,6 +291,13 @@ def _shapes(functional: Any, x: Any) -> tuple[tuple[int | None, ...], ...]:
 
 # Two terms give the same sum in either order; three or more may not.
 ORDERED = 3
+
+
+def class_names(operation: Any) -> list[str]:
+    """The names of the classes of a layer and of all layers inside of it; none for a function."""
+    if not isinstance(operation, keras.layers.Layer):
+        return []
+    return [kind.__name__ for layer in flatten_layers(operation) for kind in type(layer).__mro__]
 
 
 class OpGraph:

@@ -16,10 +16,9 @@ from kbatch.recompute._apply import apply
 from kbatch.recompute._costs import ModelCosts, costs_of
 from kbatch.recompute._exactness import Uncut, check_repeatable, crossed
 from kbatch.recompute._loss import loss_bytes
-from kbatch.recompute._op_graph import OpGraph, SignatureCache, functional_of
+from kbatch.recompute._op_graph import OpGraph, SignatureCache, class_names, functional_of
 from kbatch.recompute._plan import WORTHWHILE, Plan, PlannedSegment, Span, megabytes, spans_of
 from kbatch.recompute._solver import Budget, Predictor, whole
-from kbatch.runtime.keras_private import flatten_layers
 
 STRATEGIES = ("none", "minimal", "budget", "sqrt", "stages", "blocks", "segments", "manual")
 
@@ -445,10 +444,7 @@ def _plan(predictor: Predictor, strategy: str, spans: Sequence[Span]) -> Plan:
 
 def _needs_more(operation: Any) -> bool:
     """Whether an operation is or holds a convolution or a recurrent layer."""
-    if not isinstance(operation, keras.layers.Layer):
-        return False
-    kinds = [kind.__name__ for layer in flatten_layers(operation) for kind in type(layer).__mro__]
-    return any("Conv" in name or name == "RNN" for name in kinds)
+    return any("Conv" in name or name == "RNN" for name in class_names(operation))
 
 
 def _uncut(predictor: Predictor, kept_bytes: float) -> str:

@@ -139,14 +139,20 @@ def test_losses_find_the_operation_behind_an_output(ends):
     assert recompute.verify(model, plan, *data).exact
 
 
+def rows(layer):
+    """A layer that is called with the rows of images in a sequence."""
+    return keras.layers.TimeDistributed(keras.layers.TimeDistributed(layer))
+
+
 @pytest.mark.parametrize(
     ("layer", "times"),
     [
         (lambda: keras.layers.ConvLSTM2D(4, 3), 0),
         (lambda: keras.layers.TimeDistributed(keras.layers.Conv2D(4, 3)), 1),
+        (lambda: rows(keras.layers.Conv1D(4, 3)), 1),
         (lambda: keras.layers.Dense(4), 0),
     ],
-    ids=["loop", "convolution", "dense"],
+    ids=["loop", "convolution", "of one dimension", "dense"],
 )
 def test_only_kept_convolutions_get_a_gradient_of_their_own(layer, times, monkeypatch):
     """That of a loop would keep more; operations without weights may stand among the layers."""

@@ -187,6 +187,8 @@ def graph_of(model: keras.Model, recipe: Recipe) -> str | None:
         return None
     if not all(layer.built for layer in keras_private.flatten_layers(model)):
         return None  # the first batch makes its variables
+    if _is_distributed(model):
+        return None
     try:
         parts = {
             "process": _settings_of_process(),
@@ -204,6 +206,12 @@ def graph_of(model: keras.Model, recipe: Recipe) -> str | None:
         return json.dumps(parts, sort_keys=True)
     except (_OwnPartError, TypeError, ValueError, NotImplementedError):
         return None
+
+
+def _is_distributed(model: keras.Model) -> bool:
+    """Whether a strategy made the variables of a model, even for one device."""
+    variables = map(keras_private.tensorflow_variable, model.variables)
+    return any(isinstance(each, tf.distribute.DistributedValues) for each in variables)
 
 
 def _steps_plainly(recipe: Recipe) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import kbatch
 from kbatch.callbacks.evaluation import evaluated
@@ -301,6 +302,13 @@ def test_a_model_that_changes_while_it_trains_is_not_kept():
         trained(own, DEFAULT)
         own.layers[0].trainable = False
     assert len(traces) == 0
+
+
+def test_a_model_that_a_strategy_made_for_one_device_is_not_kept():
+    with tf.distribute.MirroredStrategy(["CPU:0"]).scope():
+        mirrored = plain()
+    assert graph_of(mirrored, DEFAULT) is None
+    assert graph_of(plain(), DEFAULT) is not None
 
 
 def test_models_that_share_weights_train_themselves():

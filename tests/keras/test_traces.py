@@ -1,5 +1,6 @@
 """A trace that several trainings share changes no number, and is shared only where it may be."""
 
+from copy import copy
 from dataclasses import fields, replace
 
 import keras
@@ -129,9 +130,17 @@ def test_each_field_of_a_recipe_has_another_value_here():
     assert set(OTHERS) == {field.name for field in fields(Recipe)}
 
 
+@pytest.fixture
+def after_default(of_default):
+    """Traces of a training by the default recipe alone, and the model that trained."""
+    traces, own = of_default
+    mine = copy(traces)
+    mine._kept = dict(traces._kept)  # at most eight are kept, and the tests of a module are more
+    return mine, own
+
+
 @pytest.fixture(scope="module")
-def after_default():
-    """Traces of a training by the default recipe, and the model that trained."""
+def of_default():
     traces = Traces()
     trained_values, own = lent(traces, plain, DEFAULT)
     assert len(traces) == 1

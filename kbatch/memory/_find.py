@@ -10,17 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.errors import SearchError, in_one_frame
 from kbatch.memory import _cache
+from kbatch.memory._estimate import SpeedBound
 from kbatch.memory._margins import MARGINS
-from kbatch.memory._max_batch import MaxBatch, Probe
+from kbatch.memory._max_batch import MaxBatch, Probe, SearchResult
 from kbatch.memory._prober import TIMEOUT_SECONDS, Prober, shown_lines
 from kbatch.memory._search import (
     ALLOWED,
     Prediction,
     SizeOptions,
     approach,
+    at_once,
+    computed,
     conclude,
     nothing_fits,
     predict,
+    size_after,
 )
 from kbatch.memory._workload import check_size, workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, check_names, shows
@@ -82,8 +86,10 @@ def find_max_batch(
     Use it before anything else in a process touches the GPU. The finder predicts the need from a
     trace of the train step and corrects the prediction by probes. With `jit_compile`, XLA's buffer
     assignment tells the need exactly. A fresh process that has 7 % less memory then confirms the
-    answer, since without XLA the need varies from step to step. The search also stops at the number
-    of examples, and where larger batches gain no speed.
+    answer, since without XLA the need varies from step to step. Where steps are slow and the model
+    has no convolutions and loops, the predicted size is confirmed before any other: if it passes as
+    predicted, that is all. The search also stops at the number of examples, and where larger
+    batches gain no speed.
 
     Answers are kept on disk (`$KBATCH_CACHE`, else `~/.cache/kbatch`) under the traced train step,
     recipe, device, limit and versions. A second call makes and traces the model, and trains
@@ -174,17 +180,16 @@ def find(prober: Prober, options: SizeOptions) -> MaxBatch:
     """The largest batch size of the prober's workload."""
     began = time.perf_counter()
     prediction = predict(prober, options)
-    known = approach(prober, prediction, options)
-    result = conclude(prober, known, options)
+    result, speed = _trained(prober, prediction, options)
     if not result.batch_size:
         raise nothing_fits(result.last, prediction.model)
-    flat = known.speed.flat
+    flat = speed.flat
     return MaxBatch(
         batch_size=result.batch_size,
         peak_bytes=result.peak_bytes,
         limit_bytes=prober.limit_bytes or prediction.limit_bytes,
         first_failing=result.first_failing,
-        probes=(*known.speed.probes, *result.probes),
+        probes=(*speed.probes, *result.probes),
         confirmations=result.confirmations,
         confirmed_steps=result.confirmed_steps,
         predicted=prediction.largest(prediction.limit_bytes),
@@ -196,6 +201,42 @@ def find(prober: Prober, options: SizeOptions) -> MaxBatch:
         most_examples=_reached(_counted(prediction, options), result.batch_size, options),
         shape=prober.workload.at,
     )
+
+
+def _trained(
+    prober: Prober, prediction: Prediction, options: SizeOptions
+) -> tuple[SearchResult, SpeedBound]:
+    """The largest size, confirmed, and where larger ones stop being faster."""
+    small, first = at_once(prober, prediction, options)
+    if first is None:
+        known = approach(prober, prediction, options)
+        result, speed = conclude(prober, known, options), known.speed
+    else:
+        result, speed = _after(first, prober, prediction, options)
+    if small is not None:
+        result = dataclasses.replace(result, probes=(small, *result.probes))
+    return result, speed
+
+
+def _after(
+    first: Probe, prober: Prober, prediction: Prediction, options: SizeOptions
+) -> tuple[SearchResult, SpeedBound]:
+    """The same where the predicted size was confirmed before any other, or failed to be."""
+    if not first.passed:
+        ceiling = lower_size(options.ceiling, max(1, first.batch_size - 1))
+        options = dataclasses.replace(options, ceiling=ceiling)
+        known = approach(prober, prediction, options)
+    else:
+        size = size_after(first, prediction, options)
+        if size == first.batch_size:
+            return SearchResult.of((), (first,)), SpeedBound()
+        known = computed(size, prediction, options)
+        if first.peak_bytes < MARGINS.correcting * prediction.bytes_at(first.batch_size):
+            known = approach(prober, prediction, options)
+    result = conclude(prober, known, options)
+    if result.batch_size != first.batch_size:
+        result = SearchResult.of(result.probes, (first, *result.confirmations))
+    return result, known.speed
 
 
 def _reached(bound: int | None, batch_size: int, options: SizeOptions) -> int | None:

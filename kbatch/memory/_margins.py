@@ -63,6 +63,9 @@ class Margins:
     # A size at its ceiling that uses less than this share is confirmed in the process that is
     # running. Chosen by hand.
     roomy: float = 0.75
+    # A first confirmation that needs at least this share of its prediction corrects it for good:
+    # the larger size is confirmed without a probe. Chosen by hand.
+    correcting: float = 0.8
     # A peak above this share of the limit may show the allocator's slack instead of the need
     # (`scripts/bench_max_batch.py --spread`).
     reliable: float = 0.85

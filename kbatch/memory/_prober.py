@@ -96,6 +96,7 @@ def waited(step_seconds: Sequence[float]) -> bool:
 # its steps are so alike that no later one is likely to run out. Chosen by hand.
 SLOW_STEP_SECONDS, SLOW_CONFIRMATION_SECONDS = 2.0, 20.0
 FEWEST_STEPS, DEVIATIONS = 6, 4.0
+FEWEST_COUNTED_STEPS = 4  # where the prediction counts all, which the steps then bear out
 
 # From the seconds and the peak bytes of the steps so far, and the bytes of the process.
 IsDone: TypeAlias = Callable[[Sequence[float], Sequence[int], int], bool]
@@ -114,7 +115,19 @@ def confirmation_is_done(seconds: Sequence[float], peaks: Sequence[int], limit_b
     >>> [confirmation_is_done([9.0] * 6, peaks, 1000) for peaks in (alike, apart)]
     [True, False]
     """
-    if len(seconds) < FEWEST_STEPS or sum(seconds) < SLOW_CONFIRMATION_SECONDS:
+    return len(seconds) >= FEWEST_STEPS and _are_alike(seconds, peaks, limit_bytes)
+
+
+def counted_confirmation_is_done(
+    seconds: Sequence[float], peaks: Sequence[int], limit_bytes: int
+) -> bool:
+    """The same of a step whose prediction counts all."""
+    return len(seconds) >= FEWEST_COUNTED_STEPS and _are_alike(seconds, peaks, limit_bytes)
+
+
+def _are_alike(seconds: Sequence[float], peaks: Sequence[int], limit_bytes: int) -> bool:
+    """Whether slow steps need so much alike that no later one is likely to run out."""
+    if sum(seconds) < SLOW_CONFIRMATION_SECONDS:
         return False
     steady = peaks[1:]
     highest = statistics.fmean(steady) + DEVIATIONS * statistics.stdev(steady)
@@ -158,6 +171,11 @@ class Lines:
         if probe.peak_bytes and not probe.passed and not self._explained:
             self._explained = True
             self._console.print(f"    {OF_FAILED}", highlight=False, markup=False, soft_wrap=True)
+
+    def try_first(self, batch_size: int, steps: int) -> None:
+        """Print the size that is tried before any other, as it is predicted to fit."""
+        text = f"  batch {batch_size:<6} is predicted to fit: up to {steps} steps …"
+        self._console.print(text, highlight=False, markup=False)
 
     def expect(self, batch_size: int, steps: int, seconds: float) -> None:
         """Print what begins, if it will take long."""
@@ -310,6 +328,23 @@ class Prober:
         """Train `steps` steps."""
         return self._try("probe", (batch_size, steps), self.timeout_seconds)
 
+    def confirm_at_once(
+        self, batch_size: int, steps: int, validation_batch_size: int | None = None
+    ) -> Probe:
+        """Train as `confirm` does, in this process: no large size may have been tried in it before.
+
+        A process in which the size fails is ended, since its allocator's regions are cut by then.
+        """
+        self.facts()
+        if isinstance(self._on_probe, Lines):
+            self._on_probe.try_first(batch_size, steps)
+        spared_bytes = (self._whole or 0) - self._spared
+        arguments = (batch_size, steps, validation_batch_size or batch_size, spared_bytes)
+        probe = self._try("confirm_spared", arguments, self.timeout_seconds)
+        if not probe.passed:
+            self._worker.close()
+        return probe
+
     def train(self, batch_size: int, steps: int, validation_batch_size: int | None = None) -> Probe:
         """Train `steps` steps as `fit` does, and validate."""
         timeout = self.timeout_seconds
@@ -347,6 +382,10 @@ class Prober:
     def moments(self) -> list[Moment]:
         """See `ProbeSession.moments`."""
         return self._ask("moments")
+
+    def misses_some(self) -> bool:
+        """See `ProbeSession.misses_some`."""
+        return self._ask("misses_some")
 
     def most_elements(self) -> float:
         """See `ProbeSession.most_elements`."""

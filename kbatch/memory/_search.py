@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from kbatch.errors import MemoryLimitError, ModelError
-from kbatch.memory._estimate import SpeedBound, speed_bound
+from kbatch.memory._estimate import SIZES, SpeedBound, speed_bound
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import Probe, SearchResult
 from kbatch.memory._prober import SLOW_STEP_SECONDS, SUSPECTS, TOO_LARGE, ModelFacts, Prober
@@ -180,6 +180,12 @@ class Jump:
         found = SearchResult.of(probes)
         return dataclasses.replace(found, batch_size=self._foreseen(found) or found.batch_size)
 
+    def after(self, probe: Probe) -> int:
+        """The size to probe after one that passed; at most that one if there is none to probe."""
+        found = SearchResult.of((probe,))
+        size = self._foreseen(found) or self._following(found)
+        return size if size > probe.batch_size * (1 + MARGINS.near) else probe.batch_size
+
     def _foreseen(self, found: SearchResult) -> int:
         """The size that one slow probe, as it was predicted, is enough for; else 0."""
         first, *others = found.probes
@@ -232,6 +238,7 @@ class Jump:
         return self.allowed(guess if usable else (low + high) // 2)
 
 
+EIGHTH = 8  # of the predicted size, for the steps that tell how slow it is: chosen by hand
 FIRST_STEP_DOWN = 0.01  # from an exact prediction
 MOST_TAKEN_OFF = 0.5  # a step down from a confirmation that failed halves the size at most
 
@@ -355,6 +362,10 @@ class Prediction:
         """The limit; 0 only of a model without one, which is refused before."""
         return self.model.limit_bytes or 0
 
+    def bytes_at(self, batch_size: int) -> float:
+        """The bytes that a size is predicted to need; 0 where XLA predicts the size itself."""
+        return 0.0 if self.need is None else self.need.at(batch_size)
+
     def largest(self, limit_bytes: float) -> int:
         """The largest batch size that is predicted to fit into `limit_bytes`."""
         if self.need is not None:
@@ -380,10 +391,10 @@ def predict(prober: Prober, options: SizeOptions) -> Prediction:
     model = prober.facts()
     if model.limit_bytes is None:
         raise device_memory.no_limit()
-    if options.confirmed_steps:
-        prober.prepare()
     usable = MARGINS.usable(model.limit_bytes)
     if prober.workload.recipe.jit_compile:
+        if options.confirmed_steps:
+            prober.prepare()
         most = _most_examples(prober, model)
         size = compiled_size(prober.compiled_bytes, model, min(options.largest, most))
         return Prediction(model, None, size, usable, most)
@@ -413,8 +424,64 @@ def traced_need(moments: list[Moment], model: ModelFacts) -> Need:
     return Need(tuple(lines))
 
 
+def at_once(
+    prober: Prober, prediction: Prediction, options: SizeOptions
+) -> tuple[Probe | None, Probe | None]:
+    """Confirm the predicted size before any other if its steps are slow.
+
+    It spares a process and a probe where the prediction holds. Two steps of an eighth of the size
+    come first, which tell whether steps are slow and may lower the size.
+
+    Returns:
+        The probe of an eighth, and the confirmation. None of either if the prediction may miss some
+        bytes, or if speed may bound the size.
+    """
+    most = min(options.largest, prediction.most_examples)
+    guess = min(most, prediction.largest(prediction.limit_bytes))
+    need, lower = prediction.need, guess // EIGHTH
+    if need is None or not options.confirmed_steps or not 0 < guess <= SIZES[-1]:
+        return None, None
+    if not lower or prober.misses_some():
+        return None, None
+    small = prober.steps(lower, 2)
+    if not small.passed or small.step_seconds[-1] * EIGHTH <= SLOW_STEP_SECONDS:
+        return small, None
+    aimed_bytes = MARGINS.computed * _aimed_bytes(prediction)
+    (curve,) = need.corrected((small,), prediction.limit_bytes)
+    size = options.allowed(min(most, curve.largest(aimed_bytes)))
+    if not size:
+        return small, None
+    steps, validation = options.confirmed_steps, options.validation_batch_size
+    return small, prober.confirm_at_once(size, steps, validation)
+
+
+def size_after(first: Probe, prediction: Prediction, options: SizeOptions) -> int:
+    """The size that a prediction allows once one that passed has corrected it."""
+    most = min(options.largest, prediction.most_examples)
+    return _jump(prediction, options, most).after(first)
+
+
+def _aimed_bytes(prediction: Prediction) -> float:
+    """The bytes that probing aims at."""
+    return MARGINS.aimed * prediction.usable_bytes
+
+
+def _jump(prediction: Prediction, options: SizeOptions, ceiling: int) -> Jump:
+    """The sizes to probe where the prediction is a curve."""
+    slow_seconds = SLOW_STEP_SECONDS if options.confirmed_steps else math.inf
+    need = prediction.need or Need(())
+    return Jump(need, _aimed_bytes(prediction), ceiling, options.allowed, slow_seconds)
+
+
+def computed(size: int, prediction: Prediction, options: SizeOptions) -> Approach:
+    """An approach without a probe: a size that the corrected prediction allows."""
+    return Approach(prediction, SearchResult(size, None), SpeedBound(), options.largest)
+
+
 def approach(prober: Prober, prediction: Prediction, options: SizeOptions) -> Approach:
     """Probe until the largest size is near; a size that XLA predicts is only confirmed."""
+    if options.confirmed_steps:
+        prober.prepare()
     most = min(options.largest, prediction.most_examples)
     guess = min(prediction.largest(prediction.limit_bytes), most)
     speed = speed_bound(prober.steps, guess)
@@ -426,9 +493,7 @@ def approach(prober: Prober, prediction: Prediction, options: SizeOptions) -> Ap
         sizes = settling(guess, ceiling, options.allowed)
         result = SearchResult.of(tried(sizes, lambda size: [prober.probe(size)]))
         return Approach(prediction, result, speed, ceiling)
-    slow_seconds = SLOW_STEP_SECONDS if options.confirmed_steps else math.inf
-    aimed_bytes = MARGINS.aimed * prediction.usable_bytes
-    jump = Jump(prediction.need, aimed_bytes, ceiling, options.allowed, slow_seconds)
+    jump = _jump(prediction, options, ceiling)
     probes = tried(jump.sizes(), lambda size: [prober.probe(size)])
     return Approach(prediction, jump.result(probes), speed, ceiling)
 

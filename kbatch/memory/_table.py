@@ -18,7 +18,6 @@ from kbatch.errors import (
     in_one_frame,
 )
 from kbatch.memory import _cache
-from kbatch.memory._estimate import SpeedBound
 from kbatch.memory._find import FinderArguments, WorkerOptions, lower_size, parted, room
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import Row, SearchResult, Table, recipe_of
@@ -29,6 +28,7 @@ from kbatch.memory._search import (
     Prediction,
     SizeOptions,
     approach,
+    computed,
     conclude,
     nothing_fits,
     predict,
@@ -222,8 +222,7 @@ class TableSearch:
     def _computed(self, prediction: Prediction, scale: tuple[float, float]) -> Approach:
         """An approach without a probe: the size that the corrected prediction allows."""
         corrected = _scaled(prediction, scale)
-        size = self._largest(corrected, 0)
-        return Approach(corrected, SearchResult(size, None), SpeedBound(), self._options.largest)
+        return computed(self._largest(corrected, 0), corrected, self._options)
 
     def _largest(self, prediction: Prediction, added_bytes: int) -> int:
         """The largest size of a corrected prediction while some more bytes are held."""

@@ -11,6 +11,7 @@ import time
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from kbatch.memory._prober import (
     Refusal,
     all_are_wanted,
     confirmation_is_done,
+    counted_confirmation_is_done,
     slow_probe_is_done,
     waited,
 )
@@ -379,9 +381,27 @@ class ProbeSession:
     def confirm(self, batch_size: int, steps: int, validation_batch_size: int) -> Probe:
         """Train `steps` steps as `fit` does, then validate on a full and a partial batch."""
         self.model.make_train_function()
-        train = self.model.train_function
-        is_done = all_are_wanted if steps > MARGINS.confirmed_steps else confirmation_is_done
-        trained = self._trained(train, batch_size, steps, is_done)
+        is_done = _unless_asked(steps, confirmation_is_done)
+        trained = self._trained(self.model.train_function, batch_size, steps, is_done)
+        return self._validated(trained, validation_batch_size)
+
+    def confirm_spared(
+        self, batch_size: int, steps: int, validation_batch_size: int, spared_bytes: int
+    ) -> Probe:
+        """Train the step that is traced, then validate, while some bytes of the limit are taken."""
+        try:
+            with tf.device(device_memory.device()):
+                taken = tf.zeros([spared_bytes], tf.uint8)
+        except tf.errors.ResourceExhaustedError as error:
+            return Probe(batch_size, "out_of_memory", 0, 0.0, message=str(error)[-500:])
+        is_done = _unless_asked(steps, counted_confirmation_is_done)
+        trained = self._trained(self._train, batch_size, steps, is_done)
+        probe = self._validated(trained, validation_batch_size)
+        del taken  # not before: the batches had to find room beside it
+        return dataclasses.replace(probe, peak_bytes=max(0, probe.peak_bytes - spared_bytes))
+
+    def _validated(self, trained: Probe, validation_batch_size: int) -> Probe:
+        """A training's probe, once the model has validated on a full and a partial batch."""
         if trained.ended != "passed":
             return trained
         began, ended, message = time.perf_counter(), "passed", ""
@@ -415,12 +435,17 @@ class ProbeSession:
 
     def moments(self) -> list[Moment]:
         """The moments of the train step that may be its peak; nothing is executed."""
-        return liveness.moments(self._graph())
+        return liveness.moments(self._graph)
+
+    def misses_some(self) -> bool:
+        """Whether the train step may need what its moments do not count."""
+        return liveness.misses_some(self._graph)
 
     def most_elements(self) -> float:
         """The elements of the train step's largest tensor for each example of the batch."""
-        return liveness.most_elements(self._graph())
+        return liveness.most_elements(self._graph)
 
+    @cached_property
     def _graph(self) -> Any:
         """The graph of a train step with a batch of `PRIME` examples."""
         graph = reshaped(self.step.get_concrete_function(), PRIME)
@@ -464,6 +489,11 @@ class ProbeSession:
         self._around.close()
         del self.model
         tensorflow_private.purge_gradients(self._registered)
+
+
+def _unless_asked(steps: int, is_done: IsDone) -> IsDone:
+    """A rule for fewer steps, unless more than the default number are asked for."""
+    return all_are_wanted if steps > MARGINS.confirmed_steps else is_done
 
 
 _open: ProbeSession | None = None

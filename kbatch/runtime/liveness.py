@@ -198,14 +198,29 @@ def most_elements(graph: Any) -> float:
     return max((size_of_shape(shape, 1).per_example for shape in shapes), default=0.0)
 
 
+def misses_some(graph: Any) -> bool:
+    """Whether a traced step may need what its moments do not count.
+
+    The scratch of convolutions depends on the kernels of a device, and how often a loop turns may
+    not be known.
+    """
+    return any(each.type in LOOPS or "Conv" in each.type for each in _operations(graph))
+
+
+def _operations(graph: Any) -> Iterator[Any]:
+    """The operations of a graph, inner graphs included."""
+    for operation in graph.get_operations():
+        yield operation
+        for inner in _inner_graphs(operation):
+            yield from _operations(inner)
+
+
 def _shapes(graph: Any) -> Iterator[tuple[str, tuple[int, ...]]]:
     """The type of each operation with the known shapes of its results, inner graphs included."""
-    for operation in graph.get_operations():
+    for operation in _operations(graph):
         for output in operation.outputs:
             if output.shape.is_fully_defined():
                 yield operation.type, tuple(output.shape.as_list())
-        for inner in _inner_graphs(operation):
-            yield from _shapes(inner)
 
 
 def _inner_graphs(operation: Any) -> list[Any]:

@@ -16,6 +16,7 @@ from kbatch.memory._estimate import UNSTEADY
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import MaxBatch
 from kbatch.memory._prober import Prober
+from kbatch.memory._search import traced_need
 from kbatch.memory._workload import Workload, sample_of
 from kbatch.model_spec import ModelSpec
 
@@ -56,6 +57,28 @@ def test_the_largest_batch_trains_and_a_third_more_does_not():
     with Prober(workload, LIMIT) as prober:
         assert prober.train(found.batch_size, 20).passed  # with the whole limit
         assert prober.train(found.batch_size * 4 // 3, 20).ended == "out_of_memory"
+
+
+def test_memory_that_is_taken_leaves_less_for_a_batch():
+    workload = Workload(ModelSpec(memory_models.dense), sample_of((16,))[0], RECIPE)
+    with Prober(workload, LIMIT) as prober:
+        size = traced_need(prober.moments(), prober.facts()).largest(LIMIT / 2)
+        alone = prober._ask("confirm_spared", size, 1, size, 0)
+        beside = prober._ask("confirm_spared", size, 1, size, LIMIT // 10)
+    assert (alone.ended, beside.ended) == ("passed", "passed")
+    with Prober(workload, LIMIT) as prober:
+        crowded = prober._ask("confirm_spared", size, 1, size, LIMIT * 7 // 10)
+    assert crowded.ended == "out_of_memory"
+    assert crowded.peak_bytes > 0  # of its step: what was taken found room
+    assert beside.peak_bytes == pytest.approx(alone.peak_bytes, rel=0.1)  # what is taken is not its
+
+
+@pytest.mark.slow  # TensorFlow waits for memory before it fails
+def test_memory_that_cannot_be_taken_is_no_error_of_the_model():
+    workload = Workload(ModelSpec(memory_models.dense), sample_of((16,))[0], RECIPE)
+    with Prober(workload, LIMIT) as prober:
+        prober.facts()
+        assert prober._ask("confirm_spared", 1, 1, 1, 2 * LIMIT).ended == "out_of_memory"
 
 
 @pytest.mark.slow

@@ -98,6 +98,13 @@ def test_confirmations_are_fresh_processes_with_less_memory(workers):
     assert not any(worker.alive for worker in workers)
 
 
+def test_the_predicted_size_is_confirmed_in_the_first_process(workers):
+    with prober() as probing:
+        assert probing.confirm_at_once(8, 10).passed
+    assert [worker.mebibytes for worker in workers] == [400]
+    assert workers[0].calls == [f"{WORKER}:begin", "confirm_spared"]
+
+
 def test_what_was_prepared_and_not_used_is_closed(workers):
     with prober() as probing:
         probing.prepare()
@@ -214,6 +221,13 @@ def test_a_probe_is_a_line_and_its_bytes_are_explained_once():
 def test_nobody_watches():
     assert shown_lines(None) is None  # standard error is a file in tests
     assert printing_lines(None) is None
+
+
+def test_a_size_that_is_tried_first_is_announced():
+    written = io.StringIO()
+    lines = printing_lines(Console(file=written, width=200))
+    lines.try_first(29, 20)
+    assert "batch 29     is predicted to fit: up to 20 steps" in written.getvalue()
 
 
 def test_a_training_that_takes_long_is_announced():

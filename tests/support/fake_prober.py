@@ -21,7 +21,7 @@ class FakeProber:
         log: List that every training is appended to, as (what, batch size).
     """
 
-    device, elements = "CPU", 0.0
+    device, elements, uncounted, seconds = "CPU", 0.0, True, 10.0
 
     def __init__(self, workload, needs, predicted, log, usable_bytes, limit_bytes=LIMIT):
         self.workload, self.limit_bytes = workload, limit_bytes
@@ -54,6 +54,12 @@ class FakeProber:
     def confirm(self, batch_size, steps, validation_batch_size=None):
         return self._try("confirm", batch_size, steps, self._usable_bytes)
 
+    def confirm_at_once(self, batch_size, steps, validation_batch_size=None):
+        return self._try("confirm_at_once", batch_size, steps, self._usable_bytes)
+
+    def misses_some(self):
+        return self.uncounted
+
     def moments(self):
         curve = self._predicted(self.workload.recipe)
         static = int(curve.at(0))
@@ -78,7 +84,7 @@ class FakeProber:
         if need > limit_bytes:
             return Probe(batch_size, "out_of_memory", 0, 1.0)
         # The larger the batch, the longer a step, so that no speed bound hides the memory.
-        seconds = (10.0 + batch_size,) * steps
+        seconds = (self.seconds + batch_size * self.seconds / 10,) * steps
         return Probe(batch_size, "passed", int(need), 1.0, seconds)
 
 

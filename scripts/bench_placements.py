@@ -76,7 +76,13 @@ def cases() -> dict[str, Case]:
         return hub.GPT2CausalLM(hub.GPT2Backbone(**narrow), preprocessor=None)
 
     return {
-        "BERT": Case(models.bert, block, models.PAIRS, models.LABELS, block),
+        "BERT": Case(
+            models.bert,
+            r"transformer_layer_\d+/feedforward_layer_norm$",
+            models.PAIRS,
+            models.LABELS,
+            block,
+        ),
         "GPT": Case(gpt, block, models.TOKENS, models.IDS, block),
         "ViT": Case(
             models.vit,

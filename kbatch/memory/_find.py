@@ -223,9 +223,8 @@ def _after(
 ) -> tuple[SearchResult, SpeedBound]:
     """The same where the predicted size was confirmed before any other, or failed to be."""
     if not first.passed:
-        ceiling = lower_size(options.ceiling, max(1, first.batch_size - 1))
-        options = dataclasses.replace(options, ceiling=ceiling)
-        known = approach(prober, prediction, options)
+        lower = int(first.batch_size * (1 - MARGINS.step_down))
+        known = computed(max(1, options.allowed(lower)), prediction, options)
     else:
         size = size_after(first, prediction, options)
         if size == first.batch_size:

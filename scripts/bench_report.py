@@ -5,6 +5,7 @@ The records are made: nobody ran the searches. Each command runs in a process of
     python scripts/bench_report.py [200 1000 5000]
 """
 
+import argparse
 import contextlib
 import dataclasses
 import io
@@ -133,10 +134,15 @@ def resume_seconds(trials, folder):
 
 
 def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("trials", nargs="*", type=int, default=[200, 1000, 5000])
+    options = parser.parse_args()
     columns = ("report, CPU s", "page, CPU s", "page, MB", "a proposal, CPU ms", "resume, CPU s")
     print(f"| trials | {' | '.join(columns)} |")
     print("|---" * (1 + len(columns)) + "|")
-    for trials in map(int, sys.argv[1:] or ("200", "1000", "5000")):
+    for trials in options.trials:
         with tempfile.TemporaryDirectory() as folder:
             root = project(Path(folder), trials)
             report = cpu_seconds([sys.executable, "-m", "kbatch", "report", str(root)])

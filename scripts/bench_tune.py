@@ -7,6 +7,7 @@ times as fast kbatch's is (without the first epoch), and the last value of the m
     python scripts/bench_tune.py [NAME …]
 """
 
+import argparse
 import os
 import statistics
 import sys
@@ -90,10 +91,12 @@ def measured(call):
 
 def main():
     """Measure the scripts that are named, or all."""
-    names = sys.argv[1:] or sorted(
-        each.stem for each in SCRIPTS.glob("*.py") if each.stem != "loop"
+    known = sorted(each.stem for each in SCRIPTS.glob("*.py") if each.stem != "loop")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    for name in names:
+    parser.add_argument("names", nargs="*", help=f"scripts, of {', '.join(known)}; all by default")
+    for name in parser.parse_args().names or known:
         with tempfile.TemporaryDirectory() as folder:
             os.chdir(folder)
             try:

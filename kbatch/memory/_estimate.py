@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kbatch.errors import MemoryLimitError, in_one_frame
 from kbatch.memory._max_batch import Probe
-from kbatch.memory._prober import ModelFacts, Prober, shown_lines
+from kbatch.memory._prober import SLOW_STEP_SECONDS, ModelFacts, Prober, shown_lines
 from kbatch.memory._workload import check_size, workload_of
 from kbatch.model_spec import ModelArguments, ModelSpec, shows
 from kbatch.recipe import Recipe
@@ -289,7 +289,6 @@ def speed_bound(steps: Callable[[int, int], Probe], largest: int) -> SpeedBound:
 # (tests/pure/test_throughput.py, and `kbatch max-batch --speed` on two cores).
 DOUBLINGS = tuple(2**power for power in range(1, 13))
 MEASURED_STEPS = 12
-SLOW_STEP_SECONDS = 2.0
 FLAT = 1.02  # a doubling that gains less than this factor is the last
 HEADINGS = ("batch", "ms/step", "examples/s", "of best")
 

@@ -96,7 +96,7 @@ def waited(step_seconds: Sequence[float]) -> bool:
 # its steps are so alike that no later one is likely to run out. Chosen by hand.
 SLOW_STEP_SECONDS, SLOW_CONFIRMATION_SECONDS = 2.0, 20.0
 FEWEST_STEPS, DEVIATIONS = 6, 4.0
-FEWEST_COUNTED_STEPS = 4  # where the prediction counts all, which the steps then bear out
+FEWEST_COUNTED_STEPS = 4  # without convolutions and loops, whose needs vary most
 
 # From the seconds and the peak bytes of the steps so far, and the bytes of the process.
 IsDone: TypeAlias = Callable[[Sequence[float], Sequence[int], int], bool]
@@ -121,7 +121,7 @@ def confirmation_is_done(seconds: Sequence[float], peaks: Sequence[int], limit_b
 def counted_confirmation_is_done(
     seconds: Sequence[float], peaks: Sequence[int], limit_bytes: int
 ) -> bool:
-    """The same of a step whose prediction counts all."""
+    """The same of a step without convolutions and loops."""
     return len(seconds) >= FEWEST_COUNTED_STEPS and _are_alike(seconds, peaks, limit_bytes)
 
 

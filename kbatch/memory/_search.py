@@ -181,7 +181,7 @@ class Jump:
         return dataclasses.replace(found, batch_size=self._foreseen(found) or found.batch_size)
 
     def after(self, probe: Probe) -> int:
-        """The size to probe after one that passed; at most that one if there is none to probe."""
+        """The size to try after one that passed; that one itself if none is clearly larger."""
         found = SearchResult.of((probe,))
         size = self._foreseen(found) or self._following(found)
         return size if size > probe.batch_size * (1 + MARGINS.near) else probe.batch_size

@@ -75,6 +75,8 @@ class MaxBatch:
         confirmations: Tuple of `Probe`, the longer trainings, in a fresh process that has 7 % less
             than the limit, since without XLA the need varies from step to step. A ceiling that
             takes less than three quarters of the limit is confirmed in the process of the probes.
+            Where steps are slow the predicted size may be confirmed first of all, in the first
+            process while 7 % of the limit are taken.
         confirmed_steps: Integer, steps that the size was trained by its confirmation, before a full
             and a partial validation batch; 0 if nothing was confirmed.
         predicted: Integer, the size that was predicted before the first probe, or `None`.

@@ -1,9 +1,9 @@
 """What a search for the largest batch takes on models of keras-hub, and whether its answers last.
 
-Each row has the predicted and the answered batch size; the trainings that the search ran, and how
-many of them were steps of the confirmed size; CPU seconds of its processes and seconds by the
-clock; and how many fresh processes trained 50 steps at the answer with the whole limit. `bert47`
-has 47 million parameters and 4 GB, the others 256 MB.
+Each row has the predicted and the answered batch size; the trainings of the search; the steps that
+the answer was confirmed by; CPU seconds of its processes and seconds by the clock; and how many
+fresh processes trained 50 steps at the answer with the whole limit. `bert47` has 47 million
+parameters and 4 GB, the others 256 MB.
 
     pip install -e '.[hub]'
     python scripts/bench_finder_seconds.py bert47 --fresh 0
@@ -16,6 +16,7 @@ import time
 from pathlib import Path
 
 import bench_models
+import keras
 import keras_hub
 import numpy as np
 import rows
@@ -57,9 +58,7 @@ def example(name):
         ids = np.ones((1, TEXT_LENGTH), "int32")
         x = {"token_ids": ids, "segment_ids": ids, "padding_mask": ids}
         build, y, limit = bert47, np.zeros(1, "int32"), LARGE_LIMIT
-    shapes = bench_models.keras.tree.map_structure(
-        lambda array: Spec(array.shape[1:], str(array.dtype)), (x, y)
-    )
+    shapes = keras.tree.map_structure(lambda array: Spec(array.shape[1:], str(array.dtype)), (x, y))
     return build, *shapes, limit
 
 

@@ -189,8 +189,10 @@ TASKS = {
 }
 SLOW = ("bart", "mixtral", "whisper", "efficientnet", "segformer", "deeplab")
 REORDERED = ("bart", "mixtral")  # a plan sums some of their gradients in another order
-# with oneDNN's kernels, as tests run; to the bit without (`scripts/bench_models.py`)
-ROUNDED = ("segformer",)
+# oneDNN's kernels, which tests run, fuse padding with the convolution after it where its output
+# has no second reader: in a plan but not in a plain step. Without oneDNN these are exact to the bit
+# (`scripts/bench_models.py`). Adam divides tiny gradients by their size, so weights differ most.
+ROUNDED = {"segformer": 1e-5}
 
 
 def tasks(*left_out):
@@ -224,9 +226,8 @@ def test_a_plan_cuts_a_task_and_is_exact(name):
     assert plan.peak_bytes < 0.8 * plain.peak_bytes
     report = recompute.verify(model, plan, batch, some(y))
     assert bool(plan.reordered) == (name in REORDERED)
-    assert max(report.loss, report.gradients, report.weights, report.state) <= (
-        2e-6 if plan.reordered or name in ROUNDED else 0.0
-    )
+    bound = ROUNDED.get(name, 2e-6 if plan.reordered else 0.0)
+    assert max(report.loss, report.gradients, report.weights, report.state) <= bound
 
 
 def test_only_the_weights_of_lora_move():

@@ -5,7 +5,7 @@ import numpy as np
 import optuna
 import pytest
 
-from kbatch.search.proposals import Observation, Proposer
+from kbatch.search.proposals import BEST_READ, MOST_READ, Observation, Proposer
 
 
 @pytest.fixture
@@ -45,6 +45,20 @@ def test_a_trial_that_was_stopped_ranks_below_all_others(space):
     whole = [observed(x, "a", good=False) for x in random.uniform(0, 0.5, 20)]
     found = [Proposer().propose(space, stopped + whole, seed)["x"] for seed in range(30)]
     assert np.mean(np.array(found) < 0.5) > 0.8
+
+
+def test_of_thousands_the_best_and_the_latest_are_read(space):
+    random = np.random.default_rng(2)
+    good = [observed(x, "a", good=True) for x in random.uniform(0.6, 0.7, BEST_READ)]
+    poor, other = (
+        [observed(x, "a", good=False) for x in random.uniform(0, 1, 1000)] for _ in range(2)
+    )
+    stopped = [Observation({"x": x, "kind": "b"}, rungs=(0.9,)) for x in random.uniform(0, 1, 500)]
+    latest = [observed(x, "b", good=False) for x in random.uniform(0, 1, MOST_READ)]
+    found = [Proposer().propose(space, good + poor + stopped + latest, seed) for seed in range(9)]
+    again = [Proposer().propose(space, good + other + stopped + latest, seed) for seed in range(9)]
+    assert found == again
+    assert abs(np.median([each["x"] for each in found]) - 0.65) < 0.1
 
 
 def test_optuna_stays_as_talkative_as_it_was(space, capfd):

@@ -236,7 +236,7 @@ class Store:
 
 @functools.lru_cache(maxsize=20_000)
 def _parsed(row: bytes) -> RecordLine:
-    """A line of the file; a live page reads the same lines after each training."""
+    """A line of the file; a live page reads the same lines again and again."""
     return _line(plain_text.parse_json(row, _no_line))
 
 

@@ -181,7 +181,7 @@ FILE = "report.html"
 RUNNING = (
     "The search was still running when this page was written. `kbatch report` writes it again."
 )
-LIVE = "The search is running: this page is written after each training, and loads itself again."
+LIVE = "The search is running: this page is written between trainings, and loads itself again."
 RELOAD_SECONDS = 10
 
 

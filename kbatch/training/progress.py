@@ -300,11 +300,20 @@ def _bars(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-class LivePage(Watcher):
-    """Tells another watcher of every training, and writes the page of the search after each one.
+PAGE_SHARE = 0.02  # of the seconds of a search; a page takes 0.3 to 1.1 of them
 
-    The page is written between two trainings, so no clock counts it. If it cannot be written, a
-    warning says so once, and the search goes on.
+
+class LivePage(Watcher):
+    """Tells another watcher of every training, and writes the page of the search after some.
+
+    The page is written between two trainings, so no clock counts it. It waits until writing takes
+    no more than 2 % of a search: trainings that take long are all on it, of short ones some wait.
+    If it cannot be written, a warning says so once, and the search goes on.
+
+    Args:
+        directory: String or path, the folder of the search.
+        watcher: `Watcher` that is told too, such as a `ProgressBar`.
+        clock: Function that returns seconds. Defaults to `time.monotonic`.
 
     Example:
     ```python
@@ -314,9 +323,12 @@ class LivePage(Watcher):
     ```
     """
 
-    def __init__(self, directory: Any, watcher: Watcher) -> None:
+    def __init__(
+        self, directory: Any, watcher: Watcher, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._directory = directory
         self._watcher = watcher
+        self._clock, self._due = clock, -math.inf  # when the page may be written again
         self._warned = False
 
     def begins(self, forecast: Forecast, parts: str) -> None:
@@ -336,14 +348,19 @@ class LivePage(Watcher):
         self._watcher.answered(record)
 
     def ended(self, record: Record) -> None:
-        """Tell that a training ended, and write the page."""
+        """Tell that a training ended, and write the page if that takes little of the time."""
         self._watcher.ended(record)
+        began = self._clock()
+        if began < self._due:
+            return
         from kbatch.results import page  # altair and jinja2, which no other search needs
 
         try:
             page.write_live(self._directory)
         except Exception as error:  # whatever it is, the record of the training is safe
             self._warn(page.FILE, error)
+        ended = self._clock()
+        self._due = ended + (ended - began) * (1 / PAGE_SHARE - 1)
 
     def _warn(self, file: str, error: Exception) -> None:
         if self._warned:

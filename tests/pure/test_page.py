@@ -229,11 +229,28 @@ def test_each_training_that_ends_is_on_the_page(tmp_path):
     assert "loads itself again" in (folder / page_page.FILE).read_text()
 
 
+def test_the_page_takes_a_share_of_the_time(tmp_path):
+    folder, now = keep(tmp_path, searched()), [0.0]
+
+    def clock():
+        now[0] += 0.5  # so long a page takes
+        return now[0]
+
+    live = LivePage(folder, Told(), clock)
+    written = []
+    for trial in range(20):
+        now[0] += 9.5
+        live.ended(record(trial, 0.3))
+        written.append((folder / page_page.FILE).exists())
+        (folder / page_page.FILE).unlink(missing_ok=True)
+    assert [trial for trial, was in enumerate(written) if was] == [0, 3, 6, 9, 12, 15, 18]
+
+
 def test_a_page_that_cannot_be_written_fails_no_trial(tmp_path):
     folder, told = keep(tmp_path, searched()), Told()
     (folder / page_page.FILE).mkdir()
     (folder / page_page.FILE / "in the way").touch()
-    live = LivePage(folder, told)
+    live = LivePage(folder, told, lambda: 0.0)  # a page takes no time: each is tried
     with pytest.warns(UserWarning, match="could not be written, and the search goes on"):
         live.ended(record(0, 0.3))
     live.ended(record(1, 0.3))  # said once

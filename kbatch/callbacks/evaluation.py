@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import keras
@@ -21,7 +22,30 @@ OWN = (
 CALL_SECONDS = 0.1  # that a call of the loop aims at: Python hears of Ctrl-C between calls
 
 
-def evaluated(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
+class Passes:
+    """Passes over batches by one iterator, for a model that is measured again and again.
+
+    Making an iterator takes longer than a small network's work. A pass reads nothing before it is
+    asked for, and one that was broken off is not gone on with.
+    """
+
+    def __init__(self, batches: tf.data.Dataset) -> None:
+        self.batches = batches
+        self._iterator: Any = None
+
+    @contextmanager
+    def one(self) -> Iterator[Any]:
+        """Return an iterator for a pass, of which each batch is to be taken."""
+        iterator, self._iterator = self._iterator, None
+        if iterator is None:
+            options = tf.data.Options()
+            options.experimental_optimization.inject_prefetch = False  # it reads the next pass
+            iterator = iter(self.batches.repeat().with_options(options))
+        yield iterator
+        self._iterator = iterator
+
+
+def evaluated(model: keras.Model, batches: tf.data.Dataset | Passes) -> dict[str, Any]:
     """Return what `model.evaluate` measures, also on several devices that share a batch unequally.
 
     Keras calls its compiled step once for each batch, which takes longer than a small network's
@@ -29,15 +53,17 @@ def evaluated(model: keras.Model, batches: tf.data.Dataset) -> dict[str, Any]:
 
     Args:
         model: Compiled `keras.Model` that has been trained.
-        batches: `tf.data.Dataset` of batches.
+        batches: `tf.data.Dataset` of batches, or `Passes` over one.
     """
-    count = int(batches.cardinality())
+    passes = batches if isinstance(batches, Passes) else Passes(batches)
+    count = int(passes.batches.cardinality())
     loop = _loop_of(model) if count > 0 and not _most_steps() else None
     if loop is None:
         with keras_private.without_symbolic_build(model):
-            return dict(model.evaluate(batches, verbose=0, return_dict=True))
+            return dict(model.evaluate(passes.batches, verbose=0, return_dict=True))
     model.reset_metrics()
-    _run(loop, iter(batches), count)
+    with passes.one() as iterator:
+        _run(loop, iterator, count)
     return keras_private.python_logs(model.get_metrics_result())
 
 

@@ -14,13 +14,13 @@ import tensorflow as tf
 
 from kbatch import outcome
 from kbatch.callbacks.clock import CountingClock, GrowingClock, TrainingClock
-from kbatch.callbacks.evaluation import evaluated
+from kbatch.callbacks.evaluation import Passes, evaluated
 from kbatch.errors import ModelError, made_in_one_frame
 from kbatch.outcome import STOPPED
 from kbatch.runtime import keras_private
 
 
-def measure_validation(model: keras.Model, batches: tf.data.Dataset) -> dict[str, float]:
+def measure_validation(model: keras.Model, batches: tf.data.Dataset | Passes) -> dict[str, float]:
     """Evaluate the model on the validation batches.
 
     `model.evaluate` resets the metrics that `fit` is still adding to, so they are restored. So are
@@ -171,6 +171,7 @@ class Horizon(keras.callbacks.Callback):
         self._goes_on = goes_on
         self._measured = measured
         self.seconds, self.validation_data, self.clock = seconds, validation_data, clock
+        self._passes = Passes(validation_data)
         self.metric, self.direction, self.target = metric, direction, target
         self._now, self._on_progress = now, on_progress
         self.curve: list[tuple[float, float]] = []
@@ -306,7 +307,7 @@ class Horizon(keras.callbacks.Callback):
         with self.clock.paused(), self._measured():
             measured = {
                 f"val_{name}": value
-                for name, value in measure_validation(self.model, self.validation_data).items()
+                for name, value in measure_validation(self.model, self._passes).items()
             }
             if self.metric not in measured:
                 raise ModelError(

@@ -8,7 +8,7 @@ import pytest
 import tensorflow as tf
 
 from kbatch.callbacks import evaluation
-from kbatch.callbacks.evaluation import evaluated, loop_of_step
+from kbatch.callbacks.evaluation import Passes, evaluated, loop_of_step
 
 layers = keras.layers
 rng = np.random.default_rng(0)
@@ -107,6 +107,43 @@ def test_one_call_measures_what_keras_does(make, data):
         assert all(np.array_equal(each[name], value) for each in found)
     assert expected.keys() == found[0].keys()
     assert loop_of_step(model.test_function) is not None
+
+
+def noted(size, taken):
+    """Batches that tell of each that is read."""
+    parts = tf.constant(X), tf.constant(Y)
+
+    def note(start):
+        taken.append(int(start))
+        return start
+
+    def batch(start):
+        start = tf.ensure_shape(tf.py_function(note, [start], tf.int64), ())
+        return tuple(part[start : start + size] for part in parts)
+
+    return tf.data.Dataset.range(0, len(X), size).map(batch)
+
+
+def test_each_pass_reads_all_batches_and_none_of_the_next():
+    taken, model = [], plain()
+    starts = list(range(0, len(X), 16))
+    passes = Passes(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16))
+    expected = evaluated(model, passes)
+    passes = Passes(noted(16, taken))
+    for turn in range(1, 4):
+        found = evaluated(model, passes)
+        assert found == expected
+        time.sleep(0.05)  # for what would read ahead
+        assert taken == starts * turn
+
+
+def test_a_pass_that_was_broken_off_is_not_gone_on_with():
+    passes, model = Passes(tf.data.Dataset.from_tensor_slices((X, Y)).batch(16)), plain()
+    expected = evaluated(model, passes)
+    with pytest.raises(KeyboardInterrupt), passes.one() as iterator:
+        next(iterator)
+        raise KeyboardInterrupt
+    assert evaluated(model, passes) == expected
 
 
 def test_another_compile_measures_by_its_metrics():

@@ -205,6 +205,7 @@ class DatasetSource:
         self._at_once = max(min(READ_AT_ONCE, BYTES_AT_ONCE // max(bytes_of_example, 1)), 1)
         self._buffer = max(min(self.examples, SHUFFLED_EXAMPLES, fitting), 1)
         self.padding = _padding(dataset, batched) if known and known.uneven else None
+        self.batch_seconds: dict[int, float] | None = None  # a `cache()` makes later passes faster
         self.remarks = tuple(self._remarks(bytes_of_example))
         self.remedy = remedy or _remedy(dataset)
 

@@ -176,6 +176,9 @@ class Source(Protocol):
     # structure of the values that examples of several lengths are padded with; `None` for examples
     # of one shape
     padding: Any
+    # seconds of a batch without training, by batch size, once they are known; `None` where a later
+    # pass may be faster or slower
+    batch_seconds: dict[int, float] | None
 
     def stream(self, batch_size: int, seed: int) -> tf.data.Dataset:
         """Return an endless dataset of full batches, in another order each pass.
@@ -215,6 +218,7 @@ class ArraySource:
     def __init__(self, arrays: Any) -> None:
         self.examples = common_length(arrays)
         self.remarks: tuple[str, ...] = ()
+        self.batch_seconds: dict[int, float] | None = {}
         self.arrays = arrays
         self._arrays = as_tensors(arrays)
         self.element_spec = keras.tree.map_structure(

@@ -285,7 +285,7 @@ def run(model: keras.Model, recipe: Recipe, data: Data, goal: Goal, options: Run
     entered = time.perf_counter()
     device_memory.reset_peak()
     try:
-        input_seconds = _input_seconds(data, recipe)
+        input_seconds = _input_seconds(data.training, recipe.examples_per_step)
     except Exception as error:  # TensorFlow has no one class for running out of memory
         if not is_out_of_memory(error):
             raise
@@ -378,13 +378,21 @@ def _per_second(examples: int, seconds: float) -> float | None:
     return examples / seconds if seconds else None
 
 
-def _input_seconds(data: Data, recipe: Recipe) -> float:
-    """Seconds per batch of the input pipeline without training, after its first batch.
+def _input_seconds(source: Source, batch_size: int) -> float:
+    """Seconds per batch of the input pipeline without training, once for arrays."""
+    known = {} if source.batch_seconds is None else source.batch_seconds
+    if batch_size not in known:
+        known[batch_size] = _measured_input_seconds(source, batch_size)
+    return known[batch_size]
+
+
+def _measured_input_seconds(source: Source, batch_size: int) -> float:
+    """Seconds per batch of the input pipeline, after its first batch.
 
     They are measured over about one pass over the data or one second.
     """
-    stream: tf.data.Dataset = data.training.unshuffled(recipe.examples_per_step)
-    batches_per_pass = data.training.examples // recipe.examples_per_step + 1
+    stream: tf.data.Dataset = source.unshuffled(batch_size)
+    batches_per_pass = source.examples // batch_size + 1
     remaining = iter(stream)
     next(remaining)
     began, taken = time.perf_counter(), 0

@@ -10,6 +10,7 @@ import tensorflow as tf
 import kbatch
 from kbatch import Recipe
 from kbatch.errors import SearchError
+from kbatch.records.project import Project
 from kbatch.training import run
 
 
@@ -52,6 +53,21 @@ def small(hp=None):
     )
     model.compile("adam", "binary_crossentropy", metrics=["accuracy"])
     return model
+
+
+@pytest.mark.parametrize("in_arrays", [True, False])
+def test_the_pipeline_of_arrays_is_timed_once(points, tmp_path, in_arrays):
+    """A user's dataset may read from its cache after the first pass, so it is timed each time."""
+    training, validation = points
+    data = training if in_arrays else (tf.data.Dataset.from_tensor_slices(training),)
+    space = kbatch.Space(batch_size=(32,))  # as the baseline
+    hypermodel = kbatch.HyperModel(small, space, seconds_per_trial=0.2)
+    tuner = kbatch.Tuner(hypermodel, directory=tmp_path, max_trials=2)
+    tuner.search(*data, validation_data=validation, verbose=0)
+    outcomes = [record.outcome for record in Project(tuner.project_dir).store.records()]
+    assert len(outcomes) == 3
+    speeds = {outcome.input_examples_per_second for outcome in outcomes}
+    assert len(speeds) == (1 if in_arrays else 3)
 
 
 def test_an_example_that_overflows_in_float16_is_skipped(points):

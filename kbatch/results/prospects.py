@@ -79,8 +79,19 @@ def prospects_of(records: Sequence[Record], goal: Goal, examples: int) -> Prospe
     if spread is None:
         return Prospects(spent, None)
     measured = measuring_error(trainings_of(records, best), goal, examples)
+    return Prospects(spent, told_apart(score, spread, measured))
+
+
+def told_apart(score: float, spread: float, measured: float) -> float:
+    """Return the least difference that a confirmation tells from chance, as a share of a score.
+
+    Args:
+        score: Float, a mean score.
+        spread: Float, the standard deviation of scores between seeds.
+        measured: Float, the standard error of measuring one score.
+    """
     seeds = score + spread * EVEN
-    return Prospects(spent, float(interval(seeds, seeds, measured, measured, 1)) / score)
+    return float(interval(seeds, seeds, measured, measured, 1)) / score
 
 
 def _spread(records: Sequence[Record]) -> float | None:

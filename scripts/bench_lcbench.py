@@ -21,9 +21,10 @@ that of `default` with layers, units and dropout of the start.
 Policies: `random`; `kbatch`, its own oracle, `kbatch:kept=1/3` with other settings (see
 `bench_search.py`); `bayesian` and `hyperband` of KerasTuner; `tpe` and `gp` of Optuna, each
 training whole, `tpe+hyperband` with Optuna's pruner at the twelve marks, and `tpe+default`, which
-is told kbatch's second trial too. The sample of an error is
-the tasks: a row holds the mean over their means, and its standard error; after 5 horizons also the
-mean of each task, in the order of `--tasks`.
+is told kbatch's second trial too; `smac`, `dehb` and `priorband`, see `lcbench_peers.py`.
+
+The sample of an error is the tasks: a row holds the mean over their means, and its standard error;
+after 5 horizons also the mean of each task, in the order of `--tasks`.
 """
 
 import argparse
@@ -47,6 +48,7 @@ import onnxruntime
 import optuna
 import rows
 from bench_search import settled
+from lcbench_peers import PEERS, by_shares
 
 from kbatch import outcome
 from kbatch.search.oracle import REPEAT, Oracle
@@ -340,6 +342,8 @@ POLICIES = {
     "tpe+default": lambda s: by_optuna(s, tpe, later=[default_of(s.start)]),
     "gp": lambda s: by_optuna(s, optuna.samplers.GPSampler),
 }
+for _name, _peer in PEERS.items():
+    POLICIES[_name] = functools.partial(by_shares, begin=_peer(AXES))
 
 
 def searched(policy, tasks, start, options):

@@ -10,8 +10,10 @@ the largest share so far.
 """
 
 import contextlib
+import io
 import random
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,11 +30,15 @@ class Asked:
 
     recipe: dict
     share: float
-    tell: object  # a function of the loss
+    tell: Callable[[float], object]  # a function of the loss
 
 
 def by_shares(search, begin):
-    """Search by a peer: `begin` returns a function that asks it."""
+    """Search by a peer.
+
+    `begin` takes the search, the value that the start held and an empty folder, and returns a
+    function that asks the peer.
+    """
     task = search.task
     curves, trained, ranked = {}, {}, []
 
@@ -49,7 +55,7 @@ def by_shares(search, begin):
         trained[key] = max(seconds, trained.get(key, 0.0))
         return held
 
-    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(None):
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         held = train(search.start, 1.0)
         ask = begin(search, held, Path(folder))
         while not search.is_over:

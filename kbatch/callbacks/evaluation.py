@@ -26,7 +26,8 @@ class Passes:
     """Passes over batches by one iterator, for a model that is measured again and again.
 
     Making an iterator takes longer than a small network's work. A pass reads nothing before it is
-    asked for, and one that was broken off is not gone on with.
+    asked for, and one that was broken off is not gone on with. All passes must be alike: what a
+    dataset draws, a new iterator draws again, and this one goes on drawing.
     """
 
     def __init__(self, batches: tf.data.Dataset) -> None:

@@ -113,7 +113,8 @@ class Horizon(keras.callbacks.Callback):
 
     Args:
         seconds: Float, training seconds until the end.
-        validation_data: `tf.data.Dataset` of batches of `(x, y)`.
+        validation_data: `tf.data.Dataset` of batches of `(x, y)`, or
+            `kbatch.callbacks.evaluation.Passes` over one whose passes are all alike.
         clock: `TrainingClock`, which must come before this callback in the list.
         metric: String, name of the metric as Keras logs it. Defaults to `"val_accuracy"`.
         direction: `"max"` or `"min"`, the direction in which the metric should go. Defaults to
@@ -157,7 +158,7 @@ class Horizon(keras.callbacks.Callback):
     def __init__(
         self,
         seconds: float,
-        validation_data: tf.data.Dataset,
+        validation_data: tf.data.Dataset | Passes,
         clock: TrainingClock | GrowingClock | CountingClock,
         metric: str = "val_accuracy",
         direction: str = "max",
@@ -171,7 +172,6 @@ class Horizon(keras.callbacks.Callback):
         self._goes_on = goes_on
         self._measured = measured
         self.seconds, self.validation_data, self.clock = seconds, validation_data, clock
-        self._passes = Passes(validation_data)
         self.metric, self.direction, self.target = metric, direction, target
         self._now, self._on_progress = now, on_progress
         self.curve: list[tuple[float, float]] = []
@@ -307,7 +307,7 @@ class Horizon(keras.callbacks.Callback):
         with self.clock.paused(), self._measured():
             measured = {
                 f"val_{name}": value
-                for name, value in measure_validation(self.model, self._passes).items()
+                for name, value in measure_validation(self.model, self.validation_data).items()
             }
             if self.metric not in measured:
                 raise ModelError(

@@ -10,7 +10,6 @@ import keras
 import tensorflow as tf
 
 from kbatch.callbacks.clock import TrainingClock
-from kbatch.callbacks.evaluation import Passes
 from kbatch.callbacks.horizon import measure_validation
 from kbatch.callbacks.rate import MovingAverage
 from kbatch.data.streams import Source
@@ -124,7 +123,7 @@ class _EpochValidation(keras.callbacks.Callback):
         curve: list[tuple[float, float]],
     ) -> None:
         super().__init__()
-        self._passes, self._clock, self._measured = Passes(batches), clock, measured
+        self._batches, self._clock, self._measured = batches, clock, measured
         self._metric, self._every = metric, every  # as `validation_freq`: a number, or epochs
         self._curve = curve
 
@@ -132,7 +131,7 @@ class _EpochValidation(keras.callbacks.Callback):
         if not self._is_due(epoch + 1):
             return
         with self._clock.paused(), self._measured():
-            found = measure_validation(self.model, self._passes)
+            found = measure_validation(self.model, self._batches)
         logs |= {f"val_{name}": value for name, value in found.items()}
         if self._metric in logs:
             self._curve.append((self._clock.seconds, logs[self._metric]))

@@ -14,6 +14,7 @@ import keras
 import tensorflow as tf
 
 from kbatch.callbacks.clock import CountingClock, Heartbeat, TrainingClock
+from kbatch.callbacks.evaluation import Passes
 from kbatch.callbacks.horizon import EpochEnd, Horizon, scaled_updates
 from kbatch.callbacks.rate import MovingAverage
 from kbatch.callbacks.user_callbacks import UserCallback, is_of_keras
@@ -79,7 +80,7 @@ class Instruments:
             self._average = MovingAverage(self.clock, recipe.ema)
         self.horizon = Horizon(
             options.examples or goal.seconds,
-            data.validation,
+            Passes(data.validation) if data.kept else data.validation,
             self._counting or self.pace.horizon_clock(),
             goal.metric,
             goal.direction,

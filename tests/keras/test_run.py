@@ -9,6 +9,7 @@ import tensorflow as tf
 
 import kbatch
 from kbatch import Recipe
+from kbatch.data import validation as validation_data
 from kbatch.errors import SearchError
 from kbatch.records.project import Project
 from kbatch.training import run
@@ -68,6 +69,19 @@ def test_the_pipeline_of_arrays_is_timed_once(points, tmp_path, in_arrays):
     assert len(outcomes) == 3
     speeds = {outcome.input_examples_per_second for outcome in outcomes}
     assert len(speeds) == (1 if in_arrays else 3)
+
+
+def test_validation_data_that_draw_draw_the_same_at_each_mark(points, monkeypatch):
+    monkeypatch.setattr(validation_data, "VALIDATION_CACHE_BYTES", 0)  # as data that take more
+    training, (x, y) = points
+
+    def noisy(x, y):
+        return x + tf.random.normal((12,), stddev=3.0, seed=1), y
+
+    pairs = tf.data.Dataset.from_tensor_slices((x.astype("float32"), y)).map(noisy).batch(32)
+    recipe = Recipe(32, learning_rate=1e-30)
+    _, outcome = kbatch.train(recipe, small, *training, validation_data=pairs, seconds=0.3)
+    assert len({value for _, value in outcome.curve}) == 1
 
 
 def test_an_example_that_overflows_in_float16_is_skipped(points):

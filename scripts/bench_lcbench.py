@@ -331,6 +331,11 @@ def hyperband_oracle(**arguments):
     )
 
 
+def by_peer(search, begin):
+    """Search by a peer of `lcbench_peers.py`, from the start."""
+    by_shares(search, in_space(search.start), begin)
+
+
 tpe = functools.partial(optuna.samplers.TPESampler, multivariate=True)
 POLICIES = {
     "random": lambda s: by_oracle(s, keras_tuner.oracles.RandomSearchOracle),
@@ -343,7 +348,7 @@ POLICIES = {
     "gp": lambda s: by_optuna(s, optuna.samplers.GPSampler),
 }
 for _name, _peer in PEERS.items():
-    POLICIES[_name] = functools.partial(by_shares, begin=_peer(AXES))
+    POLICIES[_name] = functools.partial(by_peer, begin=_peer(AXES))
 
 
 def searched(policy, tasks, start, options):

@@ -33,10 +33,10 @@ class Asked:
     tell: Callable[[float], object]  # a function of the loss
 
 
-def by_shares(search, begin):
+def by_shares(search, start, begin):
     """Search by a peer.
 
-    `begin` takes the search, the value that the start held and an empty folder, and returns a
+    `begin` takes the start, the value that it held, a seed and an empty folder, and returns a
     function that asks the peer.
     """
     task = search.task
@@ -56,8 +56,8 @@ def by_shares(search, begin):
         return held
 
     with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-        held = train(search.start, 1.0)
-        ask = begin(search, held, Path(folder))
+        held = train(start, 1.0)
+        ask = begin(start, held, search.seed, Path(folder))
         while not search.is_over:
             asked = ask()
             asked.tell(-train(asked.recipe, asked.share))
@@ -87,18 +87,18 @@ def recipe_of(config):
 def smac(axes):
     """SMAC3's facade of Hyperband with a random forest, told the start."""
 
-    def begin(search, held, folder):
+    def begin(start, held, seed, folder):
         from smac import MultiFidelityFacade, Scenario
         from smac.runhistory.dataclasses import TrialInfo, TrialValue
 
-        space = config_space(axes, search.start, search.seed)
+        space = config_space(axes, start, seed)
         scenario = Scenario(
             space,
             deterministic=True,
             n_trials=10**5,
             min_budget=LEAST_SHARE,
             max_budget=1.0,
-            seed=search.seed,
+            seed=seed,
             output_directory=folder,
         )
         found = MultiFidelityFacade(
@@ -108,8 +108,8 @@ def smac(axes):
             initial_design=MultiFidelityFacade.get_initial_design(scenario, n_configs=RANDOM),
             overwrite=True,
         )
-        start = space.get_default_configuration()
-        found.tell(TrialInfo(start, seed=0, budget=1.0), TrialValue(cost=-held))
+        told = TrialInfo(space.get_default_configuration(), seed=0, budget=1.0)
+        found.tell(told, TrialValue(cost=-held))
 
         def ask():
             info = found.ask()
@@ -127,16 +127,16 @@ def smac(axes):
 def dehb(axes):
     """DEHB, which takes no start."""
 
-    def begin(search, held, folder):
+    def begin(start, held, seed, folder):
         from dehb import DEHB
 
-        space = config_space(axes, search.start, search.seed)
+        space = config_space(axes, start, seed)
         found = DEHB(
             cs=space,
             min_fidelity=LEAST_SHARE,
             max_fidelity=1.0,
             n_workers=1,
-            seed=search.seed,
+            seed=seed,
             output_path=folder,
             log_level="ERROR",
         )
@@ -157,21 +157,21 @@ def dehb(axes):
 def priorband(axes):
     """NePS' PriorBand, whose prior is the start."""
 
-    def begin(search, held, folder):
+    def begin(start, held, seed, folder):
         import neps
         import torch
         from neps.optimizers import algorithms
 
-        random.seed(search.seed)  # it has no seed of its own
-        np.random.seed(search.seed)
-        torch.manual_seed(search.seed)
+        random.seed(seed)  # it has no seed of its own
+        np.random.seed(seed)
+        torch.manual_seed(seed)
         kinds = {
-            "batch_size": neps.HPOCategorical(list(SIZES), prior=search.start["batch_size"]),
+            "batch_size": neps.HPOCategorical(list(SIZES), prior=start["batch_size"]),
             "share": neps.HPOFloat(LEAST_SHARE, 1.0, log=True, is_fidelity=True),
         }
         for name, least, most, is_log, is_whole in axes[1:]:
             kind = neps.HPOInteger if is_whole else neps.HPOFloat
-            kinds[name] = kind(least, most, log=is_log, prior=search.start[name])
+            kinds[name] = kind(least, most, log=is_log, prior=start[name])
         found = neps.AskAndTell(
             algorithms.priorband(neps.SearchSpace(kinds), sample_prior_first="highest_fidelity")
         )

@@ -43,6 +43,13 @@ def is_exact(model, plan, data):
     return plan.recomputes
 
 
+def is_what_it_says(model, plan, data):
+    """Exact, or equal to rounding where the plan says so."""
+    report = recompute.verify(model, plan, *data)
+    apart = max(report.loss, report.gradients, report.weights, report.state)
+    assert report.exact or (plan.reordered and apart <= 1e-12), f"{report}\n{plan}"
+
+
 @pytest.mark.parametrize(
     "build",
     [project_models.vae, project_models.triplet, project_models.heads],
@@ -81,7 +88,7 @@ def test_a_model_in_time_distributed_is_cut_inside_and_exact():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("build", project_models.BUILDS, ids=lambda build: build.__name__)
-def test_every_plan_of_every_project_is_exact_or_refused(build):
+def test_every_plan_of_every_project_is_what_it_says(build):
     model, data = build()
     size = len(keras.tree.flatten(data[0])[0])
     plans = (
@@ -91,7 +98,7 @@ def test_every_plan_of_every_project_is_exact_or_refused(build):
     )
     with plain_trained_once():
         for plan in {tuple(plan.stretches()): plan for plan in plans}.values():
-            is_exact(model, plan, data)
+            is_what_it_says(model, plan, data)
     try:
         by_hand = recompute.plan(
             model, size, "manual", layers=[node.name for node in OpGraph(model).nodes]
@@ -99,7 +106,7 @@ def test_every_plan_of_every_project_is_exact_or_refused(build):
     except RecomputeError as refused:
         assert "branches" in str(refused)
     else:
-        is_exact(model, by_hand, data)
+        is_what_it_says(model, by_hand, data)
 
 
 class NoisyCell(keras.layers.Layer):

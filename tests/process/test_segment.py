@@ -178,10 +178,7 @@ def fitted(model, data, planned, **arguments):
     return history, found
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"batch_size": 5, "epochs": 2}, {"batch_size": 4, "epochs": 1}]
-)
-def test_fit_is_the_same_with_partial_batches_and_grouped_steps(arguments):
+def print_difference_in_fit(arguments):
     model, data = compiled(
         three_blocks,
         optimizer=keras.optimizers.Adam(0.01),
@@ -193,7 +190,16 @@ def test_fit_is_the_same_with_partial_batches_and_grouped_steps(arguments):
         fitted(model, data, planned=True, **arguments),
     )
     assert plain[0] == planned[0]
-    assert all(np.array_equal(a, b) for a, b in zip(plain[1], planned[1], strict=True))
+    print(max(float(np.abs(a - b).max()) for a, b in zip(plain[1], planned[1], strict=True)))
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"batch_size": 5, "epochs": 2}, {"batch_size": 4, "epochs": 1}]
+)
+def test_fit_is_the_same_with_partial_batches_and_grouped_steps(arguments):
+    # without oneDNN, which fuses other operations in a segment than in a plain step
+    said = forked.run(print_difference_in_fit, arguments)
+    assert said.stdout.splitlines()[-1:] == ["0.0"], said.stdout + said.stderr[-2000:]
 
 
 def test_a_gradient_of_a_gradient_is_the_same():

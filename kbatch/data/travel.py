@@ -80,6 +80,7 @@ class Parcel:
     graph: Graph | None  # of the training examples of a dataset; `None` for arrays
     validation: Graph
     remarks: tuple[str, ...]  # sentences for the user about the data
+    kept: bool  # whether the validation examples are kept in memory
 
     def data(self) -> Data:
         """Return the data, ready to be streamed and measured on."""
@@ -87,7 +88,8 @@ class Parcel:
             source: Source = ArraySource(keras.tree.map_structure(_brought, self.training))
         else:
             source = self.training.with_examples(self.graph.dataset())
-        return Data(source, self.validation.dataset(), _no_labels, {}, remarks=self.remarks)
+        validation = self.validation.dataset()
+        return Data(source, validation, _no_labels, {}, remarks=self.remarks, kept=self.kept)
 
 
 def parcel(data: Data, folder: Path) -> Parcel:
@@ -96,7 +98,7 @@ def parcel(data: Data, folder: Path) -> Parcel:
     source = data.training
     if isinstance(source, DatasetSource):
         examples = Graph.of(source.one_by_one, "training data")
-        return Parcel(source.with_examples(None), examples, validation, data.remarks)
+        return Parcel(source.with_examples(None), examples, validation, data.remarks, data.kept)
     names = iter(range(len(keras.tree.flatten(source.arrays))))  # type: ignore[attr-defined]
 
     def stored(array: Any) -> Any:
@@ -108,7 +110,7 @@ def parcel(data: Data, folder: Path) -> Parcel:
         return Mapped(str(path))
 
     arrays = keras.tree.map_structure(stored, source.arrays)  # type: ignore[attr-defined]
-    return Parcel(arrays, None, validation, data.remarks)
+    return Parcel(arrays, None, validation, data.remarks, data.kept)
 
 
 def _brought(part: Any) -> Any:

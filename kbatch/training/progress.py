@@ -300,7 +300,7 @@ def _bars(console: Console) -> Progress:
     return Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
 
 
-PAGE_SHARE = 0.02  # of the seconds of a search; a page takes 0.3 to 1.1 of them
+PAGE_SHARE = 0.02  # of the seconds of a search; a page takes 0.3 to 1.1 s
 
 
 class LivePage(Watcher):
@@ -350,17 +350,18 @@ class LivePage(Watcher):
     def ended(self, record: Record) -> None:
         """Tell that a training ended, and write the page if that takes little of the time."""
         self._watcher.ended(record)
-        began = self._clock()
-        if began < self._due:
+        if self._clock() < self._due:
             return
         from kbatch.results import page  # altair and jinja2, which no other search needs
 
         try:
+            page.vega()  # takes seconds once on a machine, and no time of a later page
+            began = self._clock()
             page.write_live(self._directory)
+            ended = self._clock()
+            self._due = ended + (ended - began) * (1 / PAGE_SHARE - 1)
         except Exception as error:  # whatever it is, the record of the training is safe
             self._warn(page.FILE, error)
-        ended = self._clock()
-        self._due = ended + (ended - began) * (1 / PAGE_SHARE - 1)
 
     def _warn(self, file: str, error: Exception) -> None:
         if self._warned:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.data import travel
+from kbatch.data import travel, validation
 from kbatch.data.validation import prepare
 from kbatch.errors import DataError
 
@@ -71,6 +71,13 @@ def test_a_dataset_comes_with_what_was_learned_of_it(tmp_path, kind):
         assert getattr(other.training, name) == getattr(data.training, name)
     assert other.remarks == data.remarks
     assert data.training.given is DATASETS[kind]  # the one at home keeps its dataset
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_whether_validation_data_are_kept_comes_along(tmp_path, monkeypatch, cache_bytes):
+    monkeypatch.setattr(validation, "VALIDATION_CACHE_BYTES", cache_bytes)
+    data = prepare(X, Y, validation_data=ROWS.batch(5))
+    assert brought(data, tmp_path).kept == (cache_bytes > 0)
 
 
 def test_a_random_dataset_stays_random(tmp_path):

@@ -250,7 +250,7 @@ def test_a_page_that_cannot_be_written_fails_no_trial(tmp_path):
     folder, told = keep(tmp_path, searched()), Told()
     (folder / page_page.FILE).mkdir()
     (folder / page_page.FILE / "in the way").touch()
-    live = LivePage(folder, told, lambda: 0.0)  # a page takes no time: each is tried
+    live = LivePage(folder, told)
     with pytest.warns(UserWarning, match="could not be written, and the search goes on"):
         live.ended(record(0, 0.3))
     live.ended(record(1, 0.3))  # said once

@@ -5,8 +5,8 @@ the start: `pip install neural-pipeline-search`. DEHB: `pip install --no-deps de
 for a NumPy that TensorFlow does not take, and `pip install ConfigSpace dask[distributed] loguru`.
 
 The start is trained whole before they are asked. A recipe that is trained further goes on from
-where it was, and costs the rest. The recommended recipe is the best of those that were trained for
-the largest share so far.
+where it was, and costs the rest. The recommended recipe is the one that held the highest value, of
+whatever share, as DEHB and NePS tell; SMAC3 by itself asks for the largest share.
 """
 
 import contextlib
@@ -49,8 +49,8 @@ def by_shares(search, start, begin):
             curves[key] = search.train(recipe)
         seconds = share * task.horizon
         held = task.held([point for point in curves[key] if point[0] <= 1.001 * seconds])
-        ranked.append((share, held, recipe))
-        best = max(ranked, key=lambda each: each[:2])[2]
+        ranked.append((held, recipe))
+        best = max(ranked, key=lambda each: each[0])[1]
         search.spend(max(seconds - trained.get(key, 0.0), 0.0), best)
         trained[key] = max(seconds, trained.get(key, 0.0))
         return held

@@ -127,6 +127,27 @@ def efficientnet():
     return models.EfficientNetImageClassifier(backbone, num_classes=2, preprocessor=None)
 
 
+def mobilenet():
+    backbone = models.MobileNetBackbone(
+        stackwise_expansion=[[16, 16], [24, 24]],
+        stackwise_num_blocks=[2, 2],
+        stackwise_num_filters=[[8, 8], [16, 16]],
+        stackwise_kernel_size=[[3, 3], [3, 3]],
+        stackwise_num_strides=[[2, 1], [2, 1]],
+        stackwise_se_ratio=[[None, None], [0.25, 0.25]],
+        stackwise_activation=[["relu", "relu"], ["hard_swish", "hard_swish"]],
+        stackwise_padding=[[1, 1], [1, 1]],
+        output_num_filters=32,
+        depthwise_filters=8,
+        depthwise_stride=1,
+        depthwise_residual=False,
+        last_layer_filter=32,
+        squeeze_and_excite=None,
+        image_shape=(16, 16, 3),
+    )
+    return models.MobileNetImageClassifier(backbone, num_classes=2, preprocessor=None)
+
+
 def segformer():
     encoder = models.MiTBackbone(
         layerwise_depths=[1, 1],
@@ -184,10 +205,11 @@ TASKS = {
     "mixtral": (mixtral, TOKENS, IDS, LOSS),
     "whisper": (whisper, SOUND, IDS, LOSS),
     "efficientnet": (efficientnet, IMAGES, LABELS, ACCURACY),
+    "mobilenet": (mobilenet, IMAGES, LABELS, ACCURACY),
     "segformer": (segformer, LARGE, AREAS, LOSS),
     "deeplab": (deeplab, LARGE, AREAS, LOSS),
 }
-SLOW = ("bart", "mixtral", "whisper", "efficientnet", "segformer", "deeplab")
+SLOW = ("bart", "mixtral", "whisper", "efficientnet", "mobilenet", "segformer", "deeplab")
 REORDERED = ("bart", "mixtral")  # a plan sums some of their gradients in another order
 # oneDNN's kernels, which tests run, fuse padding with the convolution after it where its output
 # has no second reader: in a plan but not in a plain step. Without oneDNN these are exact to the bit

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-LEAST_SHARE = 1 / 27
+LEAST_SHARE = 1 / 9  # of kbatch's marks two come before a 27th, and fewer than three hold no value
 SIZES = (16, 32, 64, 128, 256, 512)
 RANDOM = 10  # recipes before SMAC3's model; its own default, 70 here, is more than most searches
 
@@ -30,7 +30,7 @@ class Asked:
 
     recipe: dict
     share: float
-    tell: Callable[[float], object]  # a function of the loss
+    tell: Callable[[float], object]
 
 
 def by_shares(search, start, begin):

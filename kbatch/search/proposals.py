@@ -205,7 +205,7 @@ class Load:
 # with 4 and 6 on another: a choice, not a finding.
 RANDOM_TRIALS = 10
 # The estimator's time grows with the observations. It tells this many of the best from all others,
-# of which the latest draw the same picture as all.
+# of which it weighs the latest most (Optuna's own defaults).
 BEST_READ = 25
 MOST_READ = 1500
 

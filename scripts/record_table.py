@@ -3,7 +3,8 @@
 Usage: python scripts/record_table.py [TASK…] [--out FOLDER] [--seconds 2] [--recipes 40]
 or: python scripts/record_table.py --own FILE.py --name NAME [--out FOLDER] [--seconds 2]
 
-A TASK is a name of `scripts/table_tasks.py`; without one all are recorded. FILE.py is a task of
+A TASK is a name of `scripts/table_tasks.py`, of which all are recorded without one, or of
+`scripts/fresh_tasks.py`. FILE.py is a task of
 your own: a function `build()` that returns a compiled model, and `data()` that returns `(x, y)` and
 `(x_val, y_val)`. `METRIC = "val_accuracy"` may stand beside them. The table is
 FOLDER/NAME.jsonl.gz, which holds recipes, seeds and curves, and nothing of model or data; send it
@@ -24,6 +25,7 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import fresh_tasks
 import keras_tuner
 import numpy as np
 import table_tasks
@@ -138,13 +140,14 @@ def main():
         metric = own.get("METRIC", "val_accuracy")
         record(options.name, own["build"], training, validation, options, metric)
         return
-    unknown = sorted(set(options.tasks) - set(table_tasks.TASKS))
+    tasks = table_tasks.TASKS | fresh_tasks.TASKS
+    unknown = sorted(set(options.tasks) - set(tasks))
     if unknown:
-        parser.error(f"no task {', '.join(unknown)}; there are {', '.join(table_tasks.TASKS)}")
+        parser.error(f"no task {', '.join(unknown)}; there are {', '.join(tasks)}")
     for name in options.tasks or table_tasks.TASKS:
         if (options.out / f"{name}.jsonl.gz").exists():
             continue
-        task = table_tasks.TASKS[name]
+        task = tasks[name]
         training, validation = task.examples()
         metric = "val_r2_score" if task.regression else "val_accuracy"
         record(name, task.build(*training), training, validation, options, metric)

@@ -56,7 +56,7 @@ def page_seconds(folder):
 
 
 def proposal_seconds(trials):
-    """CPU seconds in which the model of kbatch's search proposes a trial, the median of five."""
+    """CPU seconds in which kbatch's search proposes a trial by its model, the median of five."""
     import keras_tuner
     from keras_tuner.engine.trial import Trial
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import functools
+import json
+from collections.abc import Iterator
 from typing import Any
 
 
@@ -17,6 +22,30 @@ def fix_hyperparameter(space: Any, name: str, value: Any) -> None:
     space._hps[name] = [fixed]
     space._space[:] = [fixed if each.name == name else each for each in space._space]
     space.values[name] = value
+
+
+@contextlib.contextmanager
+def axes_read_once() -> Iterator[None]:
+    """Read equal hyperparameters once while the trials of a project are loaded.
+
+    `Trial.load` makes each of a trial's hyperparameters anew, a third of the time in which a
+    search of thousands of trials resumes. `hp_types.deserialize`, keras_tuner/src/engine/
+    hyperparameters/hp_types/__init__.py, KerasTuner 1.4.8.
+    """
+    from keras_tuner.src.engine.hyperparameters import hp_types
+
+    read = functools.cache(lambda written: deserialize(json.loads(written)))
+    deserialize = hp_types.deserialize
+
+    def read_once(config: dict[str, Any]) -> Any:
+        # each trial has its own, since some are narrowed
+        return copy.copy(read(json.dumps(config)))
+
+    hp_types.deserialize = read_once
+    try:
+        yield
+    finally:
+        hp_types.deserialize = deserialize
 
 
 def narrow_choice(choice: Any, values: list[Any]) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 import keras_tuner
 
 from kbatch.outcome import OUT_OF_MEMORY, SCORED, STOPPED
+from kbatch.runtime import keras_tuner_private
 from kbatch.search import proposals
 from kbatch.search.proposals import Load, Observation, Proposer
 from kbatch.search.rungs import Standing
@@ -69,6 +70,7 @@ class Oracle(keras_tuner.Oracle):
         self._axes: list[dict[str, Any]] = []  # the configs that `_actives` holds for
         # The values of each trial, and those of them that are active.
         self._actives: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
+        self._observed: dict[str, Observation] = {}  # of trials that have ended
 
     def begin_at(
         self,
@@ -107,7 +109,7 @@ class Oracle(keras_tuner.Oracle):
         """Return values for a new trial; KerasTuner calls this."""
         axes = [axis.get_config() for axis in self.hyperparameters.space]
         if axes != self._axes:
-            self._axes, self._actives = axes, {}
+            self._axes, self._actives, self._observed = axes, {}, {}
         begun = len(self.start_order)
         values = None
         if begun < (self.most_trials or math.inf) and time.monotonic() < self.ends_at:
@@ -118,6 +120,7 @@ class Oracle(keras_tuner.Oracle):
     def goes_on(self, trial_id: str, rung: int, value: float) -> bool:
         """Tell whether a trial is to go on after a rung, and keep what it had gained there."""
         self._rungs[trial_id] = [*self._rungs.get(trial_id, [])[:rung], value]
+        self._observed.pop(trial_id, None)
         return self.standing(trial_id)(rung, value)
 
     def standing(self, trial_id: str) -> Standing:
@@ -134,6 +137,7 @@ class Oracle(keras_tuner.Oracle):
         """Keep how a trial went, which a record of an earlier process may tell."""
         self._rungs[trial_id] = list(values)
         self._ended[trial_id] = ended
+        self._observed.pop(trial_id, None)
 
     def end_trial(self, trial: Any) -> None:
         """End a trial; KerasTuner calls this. One that was stopped at a rung gets no score."""
@@ -151,9 +155,15 @@ class Oracle(keras_tuner.Oracle):
         own["learned"] = self._begun
         return {**super().get_state(), **own}
 
+    def reload(self) -> None:
+        """Take up the trials and the state of an earlier search; KerasTuner calls this."""
+        with keras_tuner_private.axes_read_once():
+            super().reload()
+
     def set_state(self, state: dict[str, Any]) -> None:
         """Take up a stored state."""
         super().set_state(state)
+        self._observed = {}
         self._rungs = {name: list(values) for name, values in state["rungs"].items()}
         self._ended = dict(state["ended"])
         self._varied = list(state["varied"])
@@ -305,7 +315,7 @@ class Oracle(keras_tuner.Oracle):
             start = proposals.completed(self.hyperparameters.space, self._start)
             if values == start:
                 return True
-        return any(values == self._active(trial) for trial in self.trials.values())
+        return any(values == self._observation(trial).values for trial in self.trials.values())
 
     def _is_earlier(self, values: dict[str, Any]) -> bool:
         """Whether the model knows these values from an earlier search."""
@@ -315,13 +325,21 @@ class Oracle(keras_tuner.Oracle):
         return [self.trials[name] for name in self.start_order]
 
     def _observation(self, trial: Any) -> Observation:
-        return Observation(
+        """What a trial has shown so far; that of one that has ended is kept."""
+        runs = trial.status == "RUNNING"
+        known = self._observed.get(trial.trial_id)
+        if known is not None and not runs and known.score == trial.score:
+            return known
+        seen = Observation(
             self._active(trial),
             tuple(self._rungs.get(trial.trial_id, ())),
             trial.score,
-            trial.status == "RUNNING",
+            runs,
             self._ended.get(trial.trial_id) == OUT_OF_MEMORY,
         )
+        if not runs:
+            self._observed[trial.trial_id] = seen
+        return seen
 
     def _active(self, trial: Any) -> dict[str, Any]:
         """The values of the active hyperparameters of a trial."""

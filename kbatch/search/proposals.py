@@ -262,13 +262,11 @@ class Proposer:
         configs = [axis.get_config() for axis in space]
         if configs != self._space:
             self._space, self._read = configs, []
-        known = self._read
-        self._read = [
-            known[number]
-            if number < len(known) and known[number][0] == each
-            else (each, _as_optuna(space, each))
-            for number, each in enumerate(observations)
-        ]
+        for number, each in enumerate(observations):
+            known = self._read[number][0] if number < len(self._read) else None
+            if known is not each and known != each:
+                self._read[number : number + 1] = [(each, _as_optuna(space, each))]
+        del self._read[len(observations) :]
         trials = [trial for _, trial in self._read]
         for number, trial in enumerate(trials, 1):
             trial.number = number

@@ -2,6 +2,7 @@
 
 import keras_tuner
 import pytest
+from keras_tuner.engine.trial import Trial
 
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import REPEAT, REPEATED_FROM, Oracle
@@ -112,6 +113,27 @@ def test_a_stored_search_goes_on_as_if_it_had_not_stopped(tmp_path):
     assert again.create_trial("t").hyperparameters.values == trial.hyperparameters.values
     assert begun == expected[:6]
     assert trial.hyperparameters.values == expected[6]
+
+
+def test_trials_are_read_again_as_keras_tuner_reads_them(tmp_path):
+    searched(oracle_in(tmp_path), 4)
+    again = oracle_in(tmp_path)
+    again.reload()
+    for name, trial in again.trials.items():
+        [file] = tmp_path.rglob(f"trial_{name}/trial.json")
+        own = Trial.load(str(file))
+        assert trial.get_state() == own.get_state()
+    axes = [axis for trial in again.trials.values() for axis in trial.hyperparameters.space]
+    assert len({id(axis) for axis in axes}) == len(axes) == 8
+
+
+def test_what_is_kept_of_trials_changes_no_proposal(tmp_path):
+    kept = oracle_in(tmp_path / "kept")
+    for _ in range(20):
+        searched(kept, 1)
+        anew = oracle_in(tmp_path / "kept")
+        anew.reload()
+        assert anew.populate_space("next") == kept.populate_space("next")
 
 
 def test_rungs_stop_all_but_the_best_and_never_the_start(tmp_path):

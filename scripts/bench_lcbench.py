@@ -21,7 +21,7 @@ that of `default` with layers, units and dropout of the start.
 Policies: `random`; `kbatch`, its own oracle, `kbatch:kept=1/3` with other settings (see
 `bench_search.py`); `bayesian` and `hyperband` of KerasTuner; `tpe` and `gp` of Optuna, each
 training whole, `tpe+hyperband` with Optuna's pruner at the twelve marks, and `tpe+default`, which
-is told kbatch's second trial too; `smac`, `dehb` and `priorband`, see `lcbench_peers.py`.
+is told kbatch's second trial too; `smac`, `dehb` and `priorband`, see `share_peers.py`.
 
 The sample of an error is the tasks: a row holds the mean over their means, and its standard error;
 after 5 horizons also the mean of each task, in the order of `--tasks`.
@@ -48,7 +48,7 @@ import onnxruntime
 import optuna
 import rows
 from bench_search import settled
-from lcbench_peers import PEERS, by_shares
+from share_peers import PEERS, by_shares
 
 from kbatch import outcome
 from kbatch.search.oracle import REPEAT, Oracle
@@ -190,6 +190,24 @@ class Search:
     def is_over(self):
         return self.spent >= self.horizons
 
+    def space(self):
+        return space()
+
+    def in_space(self, recipe):
+        return in_space(recipe)
+
+    def suggested(self, trial):
+        return suggested(trial)
+
+    def recipe_of(self, values):
+        """The recipe of a trial's values."""
+        return {axis[0]: values[axis[0]] for axis in AXES}
+
+    def begin(self, oracle):
+        """Tell kbatch's oracle the start, and by how much equal recipes may differ."""
+        oracle.begin_at(in_space(self.start), False, default=default_of(self.start))
+        oracle.margin = 2 * math.sqrt(2) * math.hypot(OF_TRAINING, OF_MARK) * self.noise
+
     def train(self, recipe):
         self.recipes += 1
         return self.task.noisy(recipe, self._rng, self.noise)
@@ -239,22 +257,21 @@ def by_oracle(search, make):
             objective=keras_tuner.Objective(OBJECTIVE, "max"),
             max_trials=10**4,
             seed=search.seed + 1,  # KerasTuner takes a random number for 0
-            hyperparameters=space(),
+            hyperparameters=search.space(),
         )
         made._set_project_dir(folder, "search")
         if isinstance(made, Oracle):
-            made.begin_at(in_space(search.start), False, default=default_of(search.start))
-            made.margin = 2 * math.sqrt(2) * math.hypot(OF_TRAINING, OF_MARK) * search.noise
+            search.begin(made)
         given = {}
         while not search.is_over:
             trial = made.create_trial("tuner0")
             if trial.status != "RUNNING":
                 return
             if not given and not isinstance(made, Oracle):
-                trial.hyperparameters.values.update(in_space(search.start))
+                trial.hyperparameters.values.update(search.in_space(search.start))
             values = trial.hyperparameters.values
             first = given.get(values.get(REPEAT) or values.get("tuner/trial_id"))
-            given[trial.trial_id] = recipe = first or {axis[0]: values[axis[0]] for axis in AXES}
+            given[trial.trial_id] = recipe = first or search.recipe_of(values)
             curve, seconds = answered(search, made, trial, recipe)
             is_whole = seconds >= 0.999 * search.task.horizon
             if is_whole or not isinstance(made, Oracle):
@@ -296,11 +313,11 @@ def by_optuna(search, sampler, pruner=None, later=()):
             pruner=pruner or optuna.pruners.NopPruner(),
         )
         for recipe in (search.start, *later):
-            study.enqueue_trial(in_space(recipe))
+            study.enqueue_trial(search.in_space(recipe))
         held = {}
         while not search.is_over:
             trial = study.ask()
-            recipe = suggested(trial)
+            recipe = search.suggested(trial)
             curve, seconds = search.train(recipe), search.task.horizon
             for step, (at, _) in enumerate(curve if pruner else ()):
                 trial.report(search.task.held(curve[: step + 1]), step)
@@ -332,8 +349,8 @@ def hyperband_oracle(**arguments):
 
 
 def by_peer(search, begin):
-    """Search by a peer of `lcbench_peers.py`, from the start."""
-    by_shares(search, in_space(search.start), begin)
+    """Search by a peer of `share_peers.py`, from the start."""
+    by_shares(search, search.in_space(search.start), begin)
 
 
 tpe = functools.partial(optuna.samplers.TPESampler, multivariate=True)

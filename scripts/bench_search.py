@@ -8,7 +8,8 @@ A table holds the trainings of many recipes with several seeds (see `kbatch.test
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
 milliseconds. The regret is the share of the best mean score that the recommended recipe loses.
 `kbatch:kept=3/3+random=5` is kbatch's own search with other settings: one of three trials goes on
-at both rungs, and five random ones come first. `kbatch@poor` and `kbatch@good` begin at a recipe
+at both rungs, and five random ones come first; `kbatch:gp=10` proposes by a Gaussian process once
+ten recipes have reached the horizon. `kbatch@poor` and `kbatch@good` begin at a recipe
 that is better than a tenth, or nine tenths, of the table's. `--noise 0.25` moves each training to a
 quarter of its distance from the mean of its recipe.
 
@@ -37,6 +38,7 @@ from unittest import mock
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
+import gaussian_process
 import numpy as np
 import rows
 from scipy.stats import spearmanr
@@ -72,6 +74,7 @@ SETTINGS = {
     "at_once": (oracle, "AT_ONCE", int),
     "second_size": (oracle, "SECOND_SIZE", int),
     "beaten": (oracle, "BEATEN", float),
+    "gp": (oracle, "Proposer", gaussian_process.from_whole),
 }
 STARTS = {"poor": 0.1, "good": 0.9}  # better than so many of a table's recipes
 
@@ -114,13 +117,14 @@ def at_some(curve, name):
     return {f"{name}_{at}": round(float(curve[at - 1]), 3) for at in within}
 
 
-def beginning(replay, share):
-    """kbatch's search from the recipe that scores better than a share of the table's.
+def better_than(replay, share):
+    """Return the recipe that scores better than a share of a table's."""
+    return sorted(replay.recipes, key=replay.mean)[int(share * len(replay.recipes))]
 
-    The table's first recipe stands for kbatch's default one.
-    """
-    in_order = sorted(replay.recipes, key=replay.mean)
-    start = replay.points.values(in_order[int(share * len(in_order))])
+
+def beginning(replay, recipe):
+    """kbatch's search from a recipe; the table's first one stands for kbatch's default."""
+    start = replay.points.values(recipe)
 
     def make(**arguments):
         made = oracle.Oracle(start, **arguments)
@@ -136,7 +140,7 @@ def bench(replay, policies, seeds, horizons):
     for policy in policies:
         text, _, start = policy.partition("@")
         with settled(text) as name:
-            begun = beginning(replay, STARTS[start]) if start else name
+            begun = beginning(replay, better_than(replay, STARTS[start])) if start else name
             searches = [replay.trials(begun, horizons, seed) for seed in range(seeds)]
         every = np.array([regrets(replay, each, horizons) for each in searches])
         medians[policy] = np.median(every, axis=0)

@@ -236,15 +236,7 @@ class Proposer:
             observations: Sequence of `Observation`, in the order in which the trials began.
             seed: Integer, seed of the draw.
         """
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(
-                seed=seed,
-                multivariate=True,
-                group=True,
-                constant_liar=True,
-                n_startup_trials=RANDOM_TRIALS,
-            )
+        sampler = self._sampler(observations, seed)
         level = optuna.logging.get_verbosity()
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         try:
@@ -254,6 +246,20 @@ class Proposer:
             return drawn(space, suggest)
         finally:
             optuna.logging.set_verbosity(level)
+
+    def _sampler(
+        self, observations: Sequence[Observation], seed: int
+    ) -> optuna.samplers.BaseSampler:
+        """The estimator, as Optuna has it."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            return optuna.samplers.TPESampler(
+                seed=seed,
+                multivariate=True,
+                group=True,
+                constant_liar=True,
+                n_startup_trials=RANDOM_TRIALS,
+            )
 
     def _trials(
         self, space: list[Any], observations: Sequence[Observation]

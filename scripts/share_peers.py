@@ -1,8 +1,9 @@
-"""Peers of `bench_lcbench.py` that train recipes for shares of the horizon, by their ask and tell.
+"""Peers that train recipes for shares of the horizon, by their ask and tell.
 
-They are optional. SMAC3's facade of Hyperband: `pip install smac`. NePS' PriorBand, whose prior is
-the start: `pip install neural-pipeline-search`. DEHB: `pip install --no-deps dehb`, since it asks
-for a NumPy that TensorFlow does not take, and `pip install ConfigSpace dask[distributed] loguru`.
+`bench_lcbench.py` and `bench_peers.py` search by them. They are optional. SMAC3's facade of
+Hyperband: `pip install smac`. NePS' PriorBand, whose prior is the start: `pip install
+neural-pipeline-search`. DEHB: `pip install --no-deps dehb`, since it asks for a NumPy that
+TensorFlow does not take, and `pip install ConfigSpace dask[distributed] loguru`.
 
 The start is trained whole before they are asked. A recipe that is trained further goes on from
 where it was, and costs the rest. The recommended recipe is the one that held the highest value, of
@@ -68,10 +69,15 @@ def config_space(axes, start, seed):
     import ConfigSpace
 
     space = ConfigSpace.ConfigurationSpace(seed=seed)
-    for name, least, most, is_log, is_whole in axes:
+    for name, *kind_of in axes:
         if name == "batch_size":
             space.add(ConfigSpace.OrdinalHyperparameter(name, SIZES, default_value=start[name]))
             continue
+        if len(kind_of) == 1:
+            kind = ConfigSpace.CategoricalHyperparameter
+            space.add(kind(name, kind_of[0], default_value=start[name]))
+            continue
+        least, most, is_log, is_whole = kind_of
         kind = ConfigSpace.UniformFloatHyperparameter
         if is_whole:
             kind = ConfigSpace.UniformIntegerHyperparameter
@@ -169,7 +175,11 @@ def priorband(axes):
             "batch_size": neps.HPOCategorical(list(SIZES), prior=start["batch_size"]),
             "share": neps.HPOFloat(LEAST_SHARE, 1.0, log=True, is_fidelity=True),
         }
-        for name, least, most, is_log, is_whole in axes[1:]:
+        for name, *kind_of in axes[1:]:
+            if len(kind_of) == 1:
+                kinds[name] = neps.HPOCategorical(list(kind_of[0]), prior=start[name])
+                continue
+            least, most, is_log, is_whole = kind_of
             kind = neps.HPOInteger if is_whole else neps.HPOFloat
             kinds[name] = kind(least, most, log=is_log, prior=start[name])
         found = neps.AskAndTell(

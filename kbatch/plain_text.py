@@ -266,7 +266,8 @@ def _unknown_names(value: Any, fields: Any) -> list[str]:
         return [name for part, given in pairs for name in _unknown_names(part, given)]
     if not dataclasses.is_dataclass(value):
         return []
-    known = _field_names(type(value))
+    form: Any = type(value)
+    known = _field_names(form)
     unknown = sorted(fields.keys() - known)
     for name in known & fields.keys():
         unknown += _unknown_names(getattr(value, name), fields[name])

@@ -252,6 +252,7 @@ def traits_of(model: Any) -> ModelTraits:
     """Read the traits of a model."""
     import keras
 
+    from kbatch.models.earlier_training import has_statistics
     from kbatch.models.optimizers import learning_rate_of
     from kbatch.runtime.keras_private import flatten_layers
 
@@ -278,22 +279,13 @@ def traits_of(model: Any) -> ModelTraits:
         layers=len(layers),
         optimizer="" if inner is None else type(inner).__name__.lower(),
         learning_rate=None if inner is None else learning_rate_of(inner),
-        moved=not _has_trained(inner) and any(map(_is_moved, layers)),
+        moved=not _has_trained(inner) and any(map(has_statistics, layers)),
         published=_published_in(model),
     )
 
 
 def _has_trained(optimizer: Any) -> bool:
     return optimizer is not None and int(optimizer.iterations) > 0
-
-
-def _is_moved(layer: Any) -> bool:
-    """Whether a layer holds statistics that are not those of a new one."""
-    import keras
-    import numpy as np
-
-    normalizes = isinstance(layer, keras.layers.BatchNormalization) and layer.built
-    return normalizes and bool(np.any(np.asarray(layer.moving_mean) != 0))
 
 
 def _published_in(model: Any) -> str:

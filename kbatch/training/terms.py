@@ -36,6 +36,7 @@ from kbatch.rules import scaling
 from kbatch.runtime import device, device_memory
 from kbatch.runtime.keras_private import compiled_by_user, has_schedule
 from kbatch.runtime.oom import is_out_of_memory
+from kbatch.search import portfolio
 from kbatch.space import Space
 from kbatch.training import arguments, checks
 from kbatch.training import arguments as training_arguments
@@ -111,7 +112,8 @@ class Terms:
         if VALUES in project.facts() or not project.store.records():
             project.agree({VALUES: own_values(hp)})
         self._agree(project, arguments, model, data)
-        project.note({catalogue.FACT: catalogue.facts(found)})
+        unlike = portfolio.why_not(model, data.training.element_spec)
+        project.note({catalogue.FACT: catalogue.facts(found), portfolio.FACT: unlike})
         goal = self._goal_of(project, data, arguments, model)
         own = bars_of(self.workers) if arguments.verbose is None else Watcher()
         shared = (project, self.model_maker, self.space, data, goal, arguments)

@@ -1,0 +1,140 @@
+"""The portfolio: what a search tries early because it was good on other tasks, and when it does."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from short_searches import SECONDS
+
+import kbatch
+from kbatch.models.earlier_training import was_trained
+from kbatch.records.project import Project
+from kbatch.results.loading import load_records
+from kbatch.search.portfolio import ENTRIES, FACT, recipes_for
+
+FAST = {"policy": "float32", "jit_compile": False}
+TASK_LIKE = {FACT: ""}
+SPACES = {
+    "default": ({}, [0, 4, 5]),
+    "all of it": (
+        {"optimizer": ("adam", "adamw"), "schedule": ("constant", "cosine")},
+        [0, 1, 2, 3],
+    ),
+    "one size": ({"batch_size": (64,)}, [0, 5]),
+    "other sizes": ({"batch_size": (24, 48)}, []),
+    "another optimizer": ({"optimizer": "sgd"}, []),
+    "low rates": ({"learning_rate": {"adam": (1e-5, 1e-3)}, "optimizer": "adam"}, [4]),
+    "one rate": ({"learning_rate": {"adam": [6.36e-3, 1.0]}, "optimizer": "adam"}, [0]),
+}
+
+
+@pytest.mark.parametrize("kind", SPACES)
+def test_what_a_space_draws_is_tried(kind):
+    arguments, places = SPACES[kind]
+    space = kbatch.Space(**FAST, **arguments)
+    assert recipes_for(space, TASK_LIKE) == [ENTRIES[place] for place in places]
+    assert recipes_for(space, {FACT: "the examples are pictures"}) == []
+    assert recipes_for(space, {}) == []
+
+
+def network(*shape):
+    inputs = keras.Input(shape)
+    hidden = layers.Dense(80, "relu")(layers.Flatten()(inputs))
+    model = keras.Model(inputs, layers.Dense(2, activation="softmax")(hidden))
+    model.compile("adam", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    return model
+
+
+def searched(folder, build, shape, **arguments):
+    """The tuner of a search of four trials, and the recipes of its trials in their order."""
+    random = np.random.default_rng(0)
+    x = random.normal(size=(600, *shape)).astype("float32")
+    y = (x.reshape(600, -1)[:, 0] > 0).astype("int32")
+    tuner = kbatch.Tuner(
+        build,
+        kbatch.Space(**FAST),
+        seconds_per_trial=SECONDS,
+        directory=folder,
+        project_name="p",
+        **arguments,
+    )
+    held = (x[512:], y[512:])
+    tuner.search(x[:512], y[:512], validation_data=held, max_trials=4, verbose=0)
+    return tuner, [record.recipe for record in load_records(tuner) if record.trial >= 0]
+
+
+def early(recipes):
+    """Whether a search has tried the first of the portfolio."""
+    return any(each.optimizer == "adam" and each.batch_size == 64 for each in recipes[:3])
+
+
+def test_a_search_tries_it_behind_the_start(tmp_path, capsys):
+    _, recipes = searched(tmp_path, lambda: network(20), (20,))
+    assert early(recipes)
+    rate = recipes[[each.batch_size for each in recipes].index(64)].learning_rate
+    assert rate == pytest.approx(6.36e-3 * 2**0.5)
+    assert "`learn_from=()` leaves them out" in capsys.readouterr().out
+    # of the first four trials two have another size than the baseline
+    assert sum(each.batch_size != 32 for each in recipes) >= 2
+
+
+@pytest.mark.parametrize("kind", ["left out", "pictures", "weights of another training"])
+def test_it_is_not_tried(kind, tmp_path, capsys):
+    shape = (4, 4, 3) if kind == "pictures" else (20,)
+
+    def build():
+        model = network(*shape)
+        if kind == "weights of another training":
+            kernel = model.layers[2].kernel
+            kernel.assign(np.random.default_rng(1).normal(0, 1, kernel.shape))
+        return model
+
+    tuner, _ = searched(
+        tmp_path, build, shape, **({"learn_from": ()} if kind == "left out" else {})
+    )
+    assert "portfolio" not in capsys.readouterr().out
+    said = Project(tuner.project_dir).facts()[FACT]
+    assert (
+        said
+        == {
+            "left out": "",
+            "pictures": "the examples are pictures",
+            "weights of another training": "the model's weights are not new",
+        }[kind]
+    )
+
+
+NEW = {
+    "dense": lambda: [layers.Dense(64), layers.Dense(64, kernel_initializer="he_normal")],
+    "normal": lambda: [layers.Dense(64, kernel_initializer="random_normal")],
+    "orthogonal": lambda: [layers.Dense(64, kernel_initializer="orthogonal")],
+    "zeros": lambda: [layers.Dense(64, kernel_initializer="zeros")],
+    "normalized": lambda: [layers.Dense(64), layers.BatchNormalization()],
+    "recurrent": lambda: [layers.Reshape((8, 8)), layers.LSTM(32), layers.Dense(64)],
+}
+
+
+@pytest.mark.parametrize("kind", NEW)
+@pytest.mark.parametrize("seed", range(3))
+def test_new_weights_are_new(kind, seed):
+    keras.utils.set_random_seed(seed)
+    assert not was_trained(keras.Sequential([keras.Input((64,)), *NEW[kind]()]))
+
+
+def test_signs_of_an_earlier_training_are_found():
+    def model():
+        found = NEW["normalized"]()
+        return keras.Sequential([keras.Input((64,)), *found]), found
+
+    whole, (dense, _) = model()
+    dense.trainable = False
+    assert was_trained(whole)
+    whole, (_, normalization) = model()
+    normalization.moving_mean.assign(np.ones(64))
+    assert was_trained(whole)
+    whole, (dense, _) = model()
+    dense.kernel.assign(5 * dense.kernel)
+    assert was_trained(whole)
+    inner, (dense, _) = model()
+    dense.kernel.assign(5 * dense.kernel)
+    assert was_trained(keras.Sequential([keras.Input((64,)), inner]))

@@ -178,7 +178,7 @@ class Tuner(keras_tuner.Tuner):
         learn_from: Path of the finished search of another model, or a list of them: the best recipe
             of each is tried early, as far as the space can draw it. Behind them come up to four
             recipes that were good on 20 tasks of tables, series and text, if the examples are no
-            pictures and the weights are new. Defaults to `None`, these alone; `()` leaves them out.
+            pictures and the weights are new; `None` tries these alone. Defaults to `()`, none.
         executor: `"local"` to train in a worker process for each GPU of this machine, several
             recipes at once; `"ray"` for a Ray cluster; or an `Executor`, such as
             `kbatch.LocalExecutor(workers=2)`. Data and callbacks must travel there. Defaults to
@@ -213,7 +213,7 @@ class Tuner(keras_tuner.Tuner):
         overwrite: bool = False,
         tuner_seed: int = 0,
         warm_start: Any = (),
-        learn_from: Any = None,
+        learn_from: Any = (),
         executor: Any = None,
         distribution_strategy: Any = None,
         budget: str | float | None = None,

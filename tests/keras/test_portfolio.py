@@ -56,7 +56,7 @@ def searched(folder, build, shape, **arguments):
         seconds_per_trial=SECONDS,
         directory=folder,
         project_name="p",
-        **arguments,
+        **{"learn_from": None, **arguments},
     )
     held = (x[512:], y[512:])
     tuner.search(x[:512], y[:512], validation_data=held, max_trials=4, verbose=0)

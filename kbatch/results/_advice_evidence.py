@@ -252,8 +252,8 @@ def traits_of(model: Any) -> ModelTraits:
     """Read the traits of a model."""
     import keras
 
-    from kbatch.models.earlier_training import has_statistics
     from kbatch.models.optimizers import learning_rate_of
+    from kbatch.models.weight_history import has_statistics
     from kbatch.runtime.keras_private import flatten_layers
 
     if not isinstance(model, keras.Model):

@@ -9,7 +9,7 @@ from typing import Any
 import keras
 
 from kbatch.axis import Range, rates_of
-from kbatch.models import earlier_training
+from kbatch.models import weight_history
 from kbatch.space import Space
 
 FACT = "portfolio"  # the fact of a project that says why nothing is tried, or ""
@@ -74,7 +74,7 @@ def why_not(model: keras.Model | None, element_spec: Any) -> str:
         return "the examples are pictures"
     if model is None:
         return "the model did not fit into memory"
-    if earlier_training.was_trained(model):
+    if weight_history.was_trained(model):
         return "the model's weights are not new"
     return ""
 

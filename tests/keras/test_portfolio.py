@@ -7,7 +7,7 @@ from keras import layers
 from short_searches import SECONDS
 
 import kbatch
-from kbatch.models.earlier_training import was_trained
+from kbatch.models.weight_history import was_trained
 from kbatch.records.project import Project
 from kbatch.results.loading import load_records
 from kbatch.search.portfolio import ENTRIES, FACT, recipes_for
@@ -121,7 +121,7 @@ def test_new_weights_are_new(kind, seed):
     assert not was_trained(keras.Sequential([keras.Input((64,)), *NEW[kind]()]))
 
 
-def test_signs_of_an_earlier_training_are_found():
+def test_signs_of_an_weight_history_are_found():
     def model():
         found = NEW["normalized"]()
         return keras.Sequential([keras.Input((64,)), *found]), found

@@ -1,4 +1,4 @@
-"""Earlier training: signs that the weights of a model are not new ones."""
+"""Weight history: signs that the weights of a model are not new ones."""
 
 from __future__ import annotations
 

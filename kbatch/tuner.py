@@ -127,20 +127,19 @@ def best_elsewhere(folders: Sequence[Any], space: Space) -> list[dict[str, Any]]
     return sorted(distinct, key=lambda values: -found.count(values))[:MOST_LEARNED]
 
 
-def of_portfolio(space: Space, facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the recipes of the portfolio as values, and print that they are tried."""
-    found = portfolio.recipes_for(space, facts)
-    if found:
-        named = "; ".join(
-            f"{each.optimizer} {each.rate_at_32:g} (at batch 32), batch {each.batch_size}, "
-            f"{each.schedule}"
-            for each in found
-        )
-        print(
-            f"portfolio: {named}. They were good on 20 other tasks and are tried early; "
-            "`learn_from=()` leaves them out",
-            flush=True,
-        )
+def of_portfolio(hypermodel: HyperModel) -> list[dict[str, Any]]:
+    """Return the recipes of the portfolio as values, and print them or why none is tried."""
+    terms, search = hypermodel.terms, hypermodel.running
+    if search is None:
+        return []
+    model = terms.default_model(terms.model_maker.hyperparameters())
+    unlike = portfolio.why_not(model, search.data.training.element_spec)
+    if unlike:
+        print(f"portfolio: not tried, since {unlike}", flush=True)
+        return []
+    found = portfolio.recipes_for(hypermodel.space)
+    for each in found:
+        print(f"portfolio: {each}: {each.reason}", flush=True)
     return [each.values() for each in found]
 
 
@@ -329,10 +328,9 @@ class Tuner(keras_tuner.Tuner):
         for folder in self._warm_start:
             seen += observations(folder, facts, self.oracle.get_space().space)
         self.oracle.know_earlier(seen)
-        space = self.hypermodel.space
-        best = best_elsewhere(self._learn_from, space)
+        best = best_elsewhere(self._learn_from, self.hypermodel.space)
         if self._has_portfolio:
-            best += of_portfolio(space, facts)
+            best += of_portfolio(self.hypermodel)
         self.oracle.learn(best[:MOST_LEARNED])
         Project(self.project_dir).note({TUNER: OWN})
         self._end_by_value()

@@ -14,7 +14,8 @@ stands beside them.
 
 A row holds the mean regret over the seeds after so many horizons, of one task. `--show` prints the
 means over tasks, with the standard error of the difference from the search without a portfolio,
-the tasks as the sample. `--portfolio` prints the portfolio of all tables but those of pictures.
+the tasks as the sample. `--portfolio` prints the portfolio of all tables but those of
+pictures, and what tasks would lose without a recipe.
 
 `--fresh` judges on the tables of `scripts/fresh_tasks.py` in FOLDER, which had no part in anything
 before. What is learned there is learned from the older tables that are no pictures: from all of
@@ -178,10 +179,30 @@ def of_fresh_tables(options):
         )
 
 
-def shown(file):
+def earned(options):
+    """Return a line for each recipe of the portfolio: what tasks lose with and without it."""
+    names = [name_of(each) for each in sorted(TABLES.glob("*.jsonl.gz"))]
+    names = [name for name in names if table_tasks.TASKS[name].group != "pictures"]
+    tables = [table for _, table in without_pictures(options)]
+    held, lines = None, []
+    for recipe in learned(tables, max(options.sizes), tables[0]):
+        at = tables[0].recipes.index(recipe)
+        own = np.array([table.regret(table.recipes[at]) for table in tables])
+        lines.append(f"{values(recipe)}: mean regret {own.mean():.3f} alone")
+        if held is not None:
+            lost = {name: gone for name, gone in zip(names, held - own, strict=True) if gone > 0.01}
+            lines[-1] += "; without it lost: " + ", ".join(
+                f"{name} {held[names.index(name)]:.2f} in place of {own[names.index(name)]:.2f}"
+                for name in lost
+            )
+        held = own if held is None else np.minimum(held, own)
+    return lines
+
+
+def shown(file, without):
     """Return lines in Markdown: mean regrets over tasks, and how far they are from kbatch's."""
     found = {}
-    for row in rows.read(file):
+    for row in (each for each in rows.read(file) if each["table"] not in without):
         regrets = [float(row[f"regret_{at}"]) for at in SHOWN]
         found.setdefault((row["start"], row["policy"]), {})[row["table"]] = regrets
     lines = [f"| start | search | {' | '.join(map(str, SHOWN))} |", "|---" * (2 + len(SHOWN)) + "|"]
@@ -214,17 +235,14 @@ def main():
     parser.add_argument("--horizons", type=int, default=20)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--show", type=Path)
+    parser.add_argument("--without", default="", help="leave these tasks out of what is shown")
     parser.add_argument("--portfolio", action="store_true")
     options = parser.parse_args()
     if options.show:
-        print(*shown(options.show), sep="\n")
+        print(*shown(options.show, options.without.split(",")), sep="\n")
         return
     if options.portfolio:
-        of_tasks = [table for _, table in without_pictures(options)]
-        for recipe in learned(of_tasks, max(options.sizes), of_tasks[0]):
-            at = of_tasks[0].recipes.index(recipe)
-            alone = np.mean([table.regret(table.recipes[at]) for table in of_tasks])
-            print(f"{recipe}: mean regret {alone:.3f} alone")
+        print(*earned(options), sep="\n")
         return
     found = of_fresh_tables(options) if options.fresh else of_groups_left_out(options)
     for row in found:

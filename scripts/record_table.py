@@ -4,11 +4,10 @@ Usage: python scripts/record_table.py [TASK…] [--out FOLDER] [--seconds 2] [--
 or: python scripts/record_table.py --own FILE.py --name NAME [--out FOLDER] [--seconds 2]
 
 A TASK is a name of `scripts/table_tasks.py`, of which all are recorded without one, or of
-`scripts/fresh_tasks.py`. FILE.py is a task of
-your own: a function `build()` that returns a compiled model, and `data()` that returns `(x, y)` and
-`(x_val, y_val)`. `METRIC = "val_accuracy"` may stand beside them. The table is
-FOLDER/NAME.jsonl.gz, which holds recipes, seeds and curves, and nothing of model or data; send it
-with an issue, and it joins those of `scripts/results/tables`.
+`scripts/fresh_tasks.py`. FILE.py is a task of your own: a function `build()` that returns a
+compiled model, and `data()` that returns `(x, y)` and `(x_val, y_val)`. `METRIC = "val_accuracy"`
+may stand beside them. The table is FOLDER/NAME.jsonl.gz, which holds recipes, seeds and curves, and
+nothing of model or data; send it with an issue, and it joins those of `scripts/results/tables`.
 
 The recipes are kbatch's default one, those that differ from it in the optimizer or the schedule
 alone, and random ones. They are the same for all tasks, so that a portfolio can be learned from

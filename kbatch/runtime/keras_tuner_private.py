@@ -28,9 +28,9 @@ def fix_hyperparameter(space: Any, name: str, value: Any) -> None:
 def axes_read_once() -> Iterator[None]:
     """Read equal hyperparameters once while the trials of a project are loaded.
 
-    `Trial.load` makes each of a trial's hyperparameters anew, a third of the time in which a
-    search of thousands of trials resumes. `hp_types.deserialize`, keras_tuner/src/engine/
-    hyperparameters/hp_types/__init__.py, KerasTuner 1.4.8.
+    `Trial.load` makes each of a trial's hyperparameters anew, which takes long for thousands of
+    trials. `hp_types.deserialize`, keras_tuner/src/engine/hyperparameters/hp_types/__init__.py,
+    KerasTuner 1.4.8.
     """
     from keras_tuner.src.engine.hyperparameters import hp_types
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +11,6 @@ from kbatch.axis import Range, rates_of
 from kbatch.models import weight_history
 from kbatch.space import Space
 
-FACT = "portfolio"  # the fact of a project that says why nothing is tried, or ""
 TRIED = 4  # as many as were judged
 PICTURE_RANK = 3  # dimensions of a picture: height, width and channels
 
@@ -26,6 +24,10 @@ class Entry:
     batch_size: int
     rate_at_32: float  # learning rate at batch 32
     reason: str
+
+    def __str__(self) -> str:
+        rate = f"{self.optimizer} {self.rate_at_32:g} (at batch 32)"
+        return f"{rate}, batch {self.batch_size}, {self.schedule}"
 
     def values(self) -> dict[str, Any]:
         """Return the values of its axes, as `Space` names them."""
@@ -51,10 +53,11 @@ class Entry:
 # Learned on the 20 tables of scripts/results/tables that are no pictures: the first four of all
 # recipes, and then those of Adam at a constant rate, which kbatch's default space draws. Judged on
 # the 13 of scripts/results/fresh_tables (`scripts/bench_portfolio.py --fresh`). A percentage is
-# the share of the best score that a task loses without the entry, given those before it.
+# the share of the best score that a task loses without the entry, given those before it
+# (`scripts/bench_portfolio.py --portfolio`).
 ENTRIES = (
     Entry("adam", "constant", 64, 6.36e-3, "the best single recipe: 3 % lost in the mean of 20"),
-    Entry("adamw", "cosine", 256, 4.51e-3, "characters lose 15 % without it, averaged words 6 %"),
+    Entry("adamw", "cosine", 256, 4.51e-3, "characters lose 15 % without it, a regression 6 %"),
     Entry("adamw", "cosine", 32, 6.15e-3, "averaged words lose 6 %, attention to a series 5 %"),
     Entry("adamw", "cosine", 64, 2.4e-3, "attention to words loses 4 % without it"),
     Entry("adam", "constant", 128, 4.04e-4, "attention to words loses 3 % at constant rates"),
@@ -70,7 +73,7 @@ def why_not(model: keras.Model | None, element_spec: Any) -> str:
         element_spec: Structure of `tf.TensorSpec` of an example, the inputs first.
     """
     inputs = keras.tree.flatten(element_spec[0])
-    if any(part.shape.rank is None or part.shape.rank >= PICTURE_RANK for part in inputs):
+    if any(part.shape.rank >= PICTURE_RANK for part in inputs):
         return "the examples are pictures"
     if model is None:
         return "the model did not fit into memory"
@@ -79,8 +82,6 @@ def why_not(model: keras.Model | None, element_spec: Any) -> str:
     return ""
 
 
-def recipes_for(space: Space, facts: Mapping[str, Any]) -> list[Entry]:
-    """Return what a search of this space is to try early, by the facts of its project."""
-    if facts.get(FACT, "unknown"):
-        return []
+def recipes_for(space: Space) -> list[Entry]:
+    """Return what a search of this space tries early, the first of what it draws."""
     return [each for each in ENTRIES if each.is_drawn_by(space)][:TRIED]

@@ -36,7 +36,6 @@ from kbatch.rules import scaling
 from kbatch.runtime import device, device_memory
 from kbatch.runtime.keras_private import compiled_by_user, has_schedule
 from kbatch.runtime.oom import is_out_of_memory
-from kbatch.search import portfolio
 from kbatch.space import Space
 from kbatch.training import arguments, checks
 from kbatch.training import arguments as training_arguments
@@ -100,7 +99,7 @@ class Terms:
         problems = problems or Problems()
         arguments: FitArguments | None = problems.of(lambda: FitArguments.parse(args, kwargs))
         hp = self.model_maker.hyperparameters()
-        model, data = self._default_model(hp), None
+        model, data = self.default_model(hp), None
         problems.of(lambda: self._check_values(hp))
         if arguments is not None:
             data = self._checked(arguments, model, problems)
@@ -112,8 +111,7 @@ class Terms:
         if VALUES in project.facts() or not project.store.records():
             project.agree({VALUES: own_values(hp)})
         self._agree(project, arguments, model, data)
-        unlike = portfolio.why_not(model, data.training.element_spec)
-        project.note({catalogue.FACT: catalogue.facts(found), portfolio.FACT: unlike})
+        project.note({catalogue.FACT: catalogue.facts(found)})
         goal = self._goal_of(project, data, arguments, model)
         own = bars_of(self.workers) if arguments.verbose is None else Watcher()
         shared = (project, self.model_maker, self.space, data, goal, arguments)
@@ -231,8 +229,8 @@ class Terms:
         maker, policy = self.model_maker, self.space.baseline.policy
         check_known_values(maker.values, hp, lambda other: maker.raw(policy, other))
 
-    def _default_model(self, hp: Any) -> keras.Model | None:
-        """The model that `build` makes today; `None` if memory runs out.
+    def default_model(self, hp: Any) -> keras.Model | None:
+        """Return the model that `build` makes today; `None` if memory runs out.
 
         The trainings will run out of memory too then, which is an outcome.
         """

@@ -8,12 +8,10 @@ from short_searches import SECONDS
 
 import kbatch
 from kbatch.models.weight_history import was_trained
-from kbatch.records.project import Project
 from kbatch.results.loading import load_records
-from kbatch.search.portfolio import ENTRIES, FACT, recipes_for
+from kbatch.search.portfolio import ENTRIES, recipes_for
 
 FAST = {"policy": "float32", "jit_compile": False}
-TASK_LIKE = {FACT: ""}
 SPACES = {
     "default": ({}, [0, 4, 5]),
     "all of it": (
@@ -32,9 +30,7 @@ SPACES = {
 def test_what_a_space_draws_is_tried(kind):
     arguments, places = SPACES[kind]
     space = kbatch.Space(**FAST, **arguments)
-    assert recipes_for(space, TASK_LIKE) == [ENTRIES[place] for place in places]
-    assert recipes_for(space, {FACT: "the examples are pictures"}) == []
-    assert recipes_for(space, {}) == []
+    assert recipes_for(space) == [ENTRIES[place] for place in places]
 
 
 def network(*shape):
@@ -46,7 +42,7 @@ def network(*shape):
 
 
 def searched(folder, build, shape, **arguments):
-    """The tuner of a search of four trials, and the recipes of its trials in their order."""
+    """The recipes of a search of four trials, in their order."""
     random = np.random.default_rng(0)
     x = random.normal(size=(600, *shape)).astype("float32")
     y = (x.reshape(600, -1)[:, 0] > 0).astype("int32")
@@ -60,26 +56,32 @@ def searched(folder, build, shape, **arguments):
     )
     held = (x[512:], y[512:])
     tuner.search(x[:512], y[:512], validation_data=held, max_trials=4, verbose=0)
-    return tuner, [record.recipe for record in load_records(tuner) if record.trial >= 0]
+    return [record.recipe for record in load_records(tuner) if record.trial >= 0]
 
 
-def early(recipes):
-    """Whether a search has tried the first of the portfolio."""
-    return any(each.optimizer == "adam" and each.batch_size == 64 for each in recipes[:3])
+def is_first(recipe):
+    """Whether a recipe is the first of the portfolio."""
+    rate = recipe.learning_rate or 0.0
+    return recipe.batch_size == 64 and rate == pytest.approx(6.36e-3 * 2**0.5)
 
 
 def test_a_search_tries_it_behind_the_start(tmp_path, capsys):
-    _, recipes = searched(tmp_path, lambda: network(20), (20,))
-    assert early(recipes)
-    rate = recipes[[each.batch_size for each in recipes].index(64)].learning_rate
-    assert rate == pytest.approx(6.36e-3 * 2**0.5)
-    assert "`learn_from=()` leaves them out" in capsys.readouterr().out
+    recipes = searched(tmp_path, lambda: network(20), (20,))
+    assert any(map(is_first, recipes[:3]))
+    assert capsys.readouterr().out.count("portfolio: adam ") == 3
     # of the first four trials two have another size than the baseline
     assert sum(each.batch_size != 32 for each in recipes) >= 2
 
 
-@pytest.mark.parametrize("kind", ["left out", "pictures", "weights of another training"])
-def test_it_is_not_tried(kind, tmp_path, capsys):
+SAID = {
+    "left out": "",
+    "pictures": "portfolio: not tried, since the examples are pictures",
+    "weights of another training": "portfolio: not tried, since the model's weights are not new",
+}
+
+
+@pytest.mark.parametrize("kind", SAID)
+def test_it_is_not_tried_and_why_is_said(kind, tmp_path, capsys):
     shape = (4, 4, 3) if kind == "pictures" else (20,)
 
     def build():
@@ -89,19 +91,11 @@ def test_it_is_not_tried(kind, tmp_path, capsys):
             kernel.assign(np.random.default_rng(1).normal(0, 1, kernel.shape))
         return model
 
-    tuner, _ = searched(
-        tmp_path, build, shape, **({"learn_from": ()} if kind == "left out" else {})
-    )
-    assert "portfolio" not in capsys.readouterr().out
-    said = Project(tuner.project_dir).facts()[FACT]
-    assert (
-        said
-        == {
-            "left out": "",
-            "pictures": "the examples are pictures",
-            "weights of another training": "the model's weights are not new",
-        }[kind]
-    )
+    arguments = {"learn_from": ()} if kind == "left out" else {}
+    recipes = searched(tmp_path, build, shape, **arguments)
+    said = [line for line in capsys.readouterr().out.splitlines() if "portfolio" in line]
+    assert said == [SAID[kind]] * bool(SAID[kind])
+    assert not any(map(is_first, recipes))
 
 
 NEW = {

@@ -150,13 +150,13 @@ class Tuner(keras_tuner.Tuner):
     """A KerasTuner tuner that stops poor trials early, and proposes by what it has seen.
 
     Use it instead of a stock tuner, which goes on working with a `kbatch.HyperModel`. It begins
-    with the baseline, kbatch's default recipe and variations of the baseline: recipes that differ
-    in one axis of two values, or of values without an order, such as the optimizer. Random recipes
-    follow, and then those of a model of what it has seen (Optuna's tree-structured Parzen
-    estimator). Every second one is a variation of the recipe that leads by then. Poor trials are
-    stopped at a ninth and at a third of the horizon. A recipe that leads by one training only is
-    trained again with another seed, and recipes are ranked by their mean scores. Nothing else is
-    proposed twice.
+    with the baseline, kbatch's default recipe, recipes that were good on other tasks and variations
+    of the baseline: recipes that differ in one axis of two values, or of values without an order,
+    such as the optimizer. Random recipes follow, and then those of a model of what it has seen
+    (Optuna's tree-structured Parzen estimator). Every second one is a variation of the recipe that
+    leads by then. Poor trials are stopped at a ninth and at a third of the horizon. A recipe that
+    leads by one training only is trained again with another seed, and recipes are ranked by their
+    mean scores. Nothing else is proposed twice.
 
     `get_best_hyperparameters`, `results_summary`, callbacks and resuming are KerasTuner's, and
     `kbatch.confirm`, `kbatch.report` and `kbatch.best_recipe` take the tuner as any other. A trial
@@ -177,7 +177,7 @@ class Tuner(keras_tuner.Tuner):
         learn_from: Path of the finished search of another model, or a list of them: the best recipe
             of each is tried early, as far as the space can draw it. Behind them come up to four
             recipes that were good on 20 tasks of tables, series and text, if the examples are no
-            pictures and the weights are new; `None` tries these alone. Defaults to `()`, none.
+            pictures and the weights are new. Defaults to `None`, these alone; `()` tries none.
         executor: `"local"` to train in a worker process for each GPU of this machine, several
             recipes at once; `"ray"` for a Ray cluster; or an `Executor`, such as
             `kbatch.LocalExecutor(workers=2)`. Data and callbacks must travel there. Defaults to
@@ -212,7 +212,7 @@ class Tuner(keras_tuner.Tuner):
         overwrite: bool = False,
         tuner_seed: int = 0,
         warm_start: Any = (),
-        learn_from: Any = (),
+        learn_from: Any = None,
         executor: Any = None,
         distribution_strategy: Any = None,
         budget: str | float | None = None,

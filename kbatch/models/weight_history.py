@@ -39,15 +39,21 @@ def _drawn(layer: Any) -> list[tuple[Any, Any]]:
     found = []
     for name, how in DRAWN:
         matrix, initializer = getattr(layer, name, None), getattr(layer, how, None)
-        is_random = isinstance(initializer, keras.Initializer) and hasattr(initializer, "seed")
+        is_random = hasattr(initializer, "seed") and _is_of_keras(initializer)
         shape = getattr(matrix, "shape", None)
         if is_random and shape is not None and FEWEST <= np.prod(shape) <= MOST:
             found.append((matrix, initializer))
     return found
 
 
+def _is_of_keras(initializer: Any) -> bool:
+    """Whether an initializer is Keras' own: a user's may count its calls, or take another shape."""
+    return type(initializer).__module__.split(".")[0] == "keras"
+
+
 def _is_outside(matrix: Any, initializer: Any) -> bool:
     """Whether a matrix has entries that its initializer does not draw."""
-    another = np.asarray(initializer(tuple(matrix.shape), dtype="float32"))
+    # a copy, since a seed generator of the user's would go on with each draw
+    another = np.asarray(initializer.clone()(tuple(matrix.shape), dtype="float32"))
     own = np.asarray(keras.ops.cast(matrix, "float32"))
     return bool(np.max(np.abs(own)) > TIMES * np.max(np.abs(another)))

@@ -52,7 +52,7 @@ def searched(folder, build, shape, **arguments):
         seconds_per_trial=SECONDS,
         directory=folder,
         project_name="p",
-        **{"learn_from": None, **arguments},
+        **arguments,
     )
     held = (x[512:], y[512:])
     tuner.search(x[:512], y[:512], validation_data=held, max_trials=4, verbose=0)
@@ -113,6 +113,28 @@ NEW = {
 def test_new_weights_are_new(kind, seed):
     keras.utils.set_random_seed(seed)
     assert not was_trained(keras.Sequential([keras.Input((64,)), *NEW[kind]()]))
+
+
+def test_an_initializer_of_the_users_is_not_asked():
+    class Once(keras.initializers.RandomNormal):
+        calls = 0
+
+        def __call__(self, shape, dtype=None, **kwargs):
+            Once.calls += 1
+            return super().__call__(shape, dtype, **kwargs)
+
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(64, kernel_initializer=Once())])
+    assert not was_trained(model)
+    assert Once.calls == 1
+
+
+def test_a_seed_generator_of_the_users_stays_where_it_is():
+    seed = keras.random.SeedGenerator(3)
+    initializer = keras.initializers.RandomNormal(seed=seed)
+    model = keras.Sequential([keras.Input((64,)), layers.Dense(64, kernel_initializer=initializer)])
+    before = np.array(seed.state)
+    assert not was_trained(model)
+    np.testing.assert_array_equal(seed.state, before)
 
 
 def test_signs_of_an_weight_history_are_found():

@@ -12,8 +12,9 @@ There are five parts, the first two at every batch size. Within a round their wa
 - pictures: the case study's CNN on drawn pictures in the same ways, at batch 32 only;
 - checks: the seconds of all checks before a training (`kbatch.checks`), of a recipe with passes, on
   the MLP, the case study's CNN, and MobileNetV2 at 96 pixels;
-- searches: two-second trials of a small network on scikit-learn's digits, with traces shared and
-  with a trace for each: seconds by the wall clock of the whole search, and what they went to.
+- searches: two-second trials of a small network on scikit-learn's digits, with traces shared, with
+  a trace for each, and with the portfolio: seconds by the wall clock of the whole search, and what
+  they went to.
 
 CPU seconds are those of all threads, and first updates are left out. Plain fits do not validate,
 and kbatch's clock leaves validation out. The script prints for each ratio the geometric mean and
@@ -214,16 +215,30 @@ def digits_build():
     return model
 
 
+# Whether traces are shared, and what is learned from. A portfolio's trials are often stopped early,
+# and each costs as much setting up: without it the trials are those of earlier versions.
+SEARCHES = {
+    "shared": (True, ()),
+    "own": (False, ()),
+    "shared, with the portfolio": (True, None),
+}
+
+
 def search_rows(rounds, trials=12):
     """Rows of one search each, with traces shared and not, in turns."""
     x, y = load_digits(return_X_y=True)
     data = (x[:1400] / 16, y[:1400])
-    for number, reuse in itertools.product(range(rounds), (True, False)):
+    for number, traces in itertools.product(range(rounds), SEARCHES):
+        reuse, learned = SEARCHES[traces]
         hypermodel = kbatch.HyperModel(digits_build, seconds_per_trial=2, seed=number)
         hypermodel.reuse_traces = reuse
         with tempfile.TemporaryDirectory() as folder:
             tuner = kbatch.Tuner(
-                hypermodel, max_trials=trials, directory=folder, project_name="digits"
+                hypermodel,
+                max_trials=trials,
+                directory=folder,
+                project_name="digits",
+                learn_from=learned,
             )
             began = time.perf_counter()
             tuner.search(*data, validation_data=(x[1400:] / 16, y[1400:]), verbose=0)
@@ -238,7 +253,7 @@ def search_rows(rounds, trials=12):
         sizes = {"round": number, "trainings": len(records), "train_s": trained, "wall_s": wall}
         yield {
             "part": "searches",
-            "traces": "shared" if reuse else "own",
+            "traces": traces,
             **sizes,
             **parts,
             **ratio,

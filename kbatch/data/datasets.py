@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from kbatch.data.arrays import as_arrays, checksum, type_name
+from kbatch.data.pipeline import untuned
 from kbatch.errors import DataError
 from kbatch.runtime import tensorflow_private
 
@@ -266,7 +267,7 @@ class DatasetSource:
             reduce_func=lambda mark, window: _batched(window, mark % SIZES, padding),
             window_size_func=lambda mark: mark % SIZES,
         )
-        return batches.map(lambda _, batch: batch).with_options(_fused()).prefetch(1)
+        return untuned(batches.map(lambda _, batch: batch).with_options(_fused()).prefetch(1))
 
     def unshuffled(self, batch_size: int) -> tf.data.Dataset:
         """Return the same batches in the order of the dataset; see `Source.unshuffled`."""
@@ -279,7 +280,7 @@ class DatasetSource:
 
     def _batches(self, examples: tf.data.Dataset, batch_size: int) -> tf.data.Dataset:
         batches = _batched(examples, batch_size, self.padding)
-        return batches.with_options(_fused()).prefetch(1)
+        return untuned(batches.with_options(_fused()).prefetch(1))
 
     def labels(self) -> None:
         """Return `None`: a dataset is not read for its labels; see `Source.labels`."""

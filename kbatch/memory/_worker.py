@@ -22,6 +22,7 @@ import tensorflow as tf
 from kbatch.callbacks.rate import averages
 from kbatch.checks import accumulation, state
 from kbatch.data import augmentation
+from kbatch.data.pipeline import untuned
 from kbatch.errors import DataError, KbatchError
 from kbatch.memory._margins import MARGINS
 from kbatch.memory._max_batch import Probe
@@ -326,7 +327,7 @@ class ProbeSession:
 
         rows = int(keras.tree.flatten(self.sample)[0].shape[0])
         indices = tf.data.Dataset.range(rows).repeat().batch(batch_size)
-        return indices.map(gather, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE)
+        return untuned(indices.map(gather, tf.data.AUTOTUNE).prefetch(tf.data.AUTOTUNE))
 
     def probe(self, batch_size: int, steps: int) -> Probe:
         """Train some steps; with gradient accumulation, one of them updates the weights."""

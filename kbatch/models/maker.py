@@ -22,7 +22,7 @@ import numpy as np
 from kbatch.axes import RESERVED
 from kbatch.errors import ModelError, SearchError
 from kbatch.model_spec import LEAST_SEED, ModelSpec
-from kbatch.models import policies
+from kbatch.models import policies, replicas
 from kbatch.models.compilation import (
     CompileArguments,
     as_built,
@@ -351,6 +351,7 @@ class ModelMaker:
         made = Made()
         with made.watching():
             model = called()
+        replicas.check_scope(model)
         self.start.note(model, made)
         give_own_optimizer(model, made)
         take_off(model)

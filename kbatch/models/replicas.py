@@ -56,6 +56,21 @@ def check(model: keras.Model, recipe: Recipe, loss: Any) -> None:
             )
 
 
+def check_scope(model: Any) -> None:
+    """Refuse a model of several devices whose strategy is entered by `build` alone."""
+    own = getattr(model, "distribute_strategy", None)
+    entered = tf.distribute.get_strategy()
+    if own is None or own is entered or own.num_replicas_in_sync == 1:
+        return
+    raise ModelError(
+        "`build` must make its model in the scope in which it is trained",
+        f"a model of a {type(own).__name__} of {own.num_replicas_in_sync} devices, "
+        "whose scope `build` enters itself",
+        "Leave the scope out of `build`; enter it around kbatch.train, or give the strategy to the "
+        "tuner: distribution_strategy=…",
+    )
+
+
 def check_space(space: Space) -> None:
     """Refuse a space with values that several devices cannot train by.
 

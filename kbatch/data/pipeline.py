@@ -10,9 +10,9 @@ import tensorflow as tf
 def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
     """Return the dataset without the thread that tunes it, unless its own options ask for one.
 
-    Who drops an iterator waits for that thread. A fourth of the iterators were seen to wait for as
-    long again as they had lived, up to a minute: `CancellationManager` wakes the thread before it
-    says that all is cancelled, and the thread goes on sleeping. Steps that leave their parallel
+    Who drops an iterator waits for that thread. Up to a third of the iterators were seen to wait
+    for as long again as they had lived: `CancellationManager` wakes the thread before it says that
+    all is cancelled, and the thread may sleep on, for a minute at most. Steps that leave their parallel
     calls to TensorFlow get one a core instead, where tuning ends as a rule.
     """
     if dataset.options().autotune.enabled is not None:

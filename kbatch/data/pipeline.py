@@ -12,8 +12,8 @@ def untuned(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     Who drops an iterator waits for that thread. Up to a third of the iterators were seen to wait
     for as long again as they had lived: `CancellationManager` wakes the thread before it says that
-    all is cancelled, and the thread may sleep on, for a minute at most. Steps that leave their parallel
-    calls to TensorFlow get one a core instead, where tuning ends as a rule.
+    all is cancelled, and the thread may sleep on, for a minute at most. Steps that leave their
+    parallel calls to TensorFlow get one a core instead (`scripts/bench_pipelines.py`).
     """
     if dataset.options().autotune.enabled is not None:
         return dataset

@@ -78,7 +78,7 @@ def why_not(model: keras.Model | None, element_spec: Any) -> str:
     if model is None:
         return "the model did not fit into memory"
     if weight_history.was_trained(model):
-        return "the model's weights are not new"
+        return "the model has frozen layers, or weights that are not new"
     return ""
 
 

@@ -76,7 +76,9 @@ def test_a_search_tries_it_behind_the_start(tmp_path, capsys):
 SAID = {
     "left out": "",
     "pictures": "portfolio: not tried, since the examples are pictures",
-    "weights of another training": "portfolio: not tried, since the model has frozen layers, or weights that are not new",
+    "weights of another training": (
+        "portfolio: not tried, since the model has frozen layers, or weights that are not new"
+    ),
 }
 
 

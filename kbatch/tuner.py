@@ -139,7 +139,7 @@ def of_portfolio(hypermodel: HyperModel) -> list[dict[str, Any]]:
         return []
     found = portfolio.recipes_for(hypermodel.space)
     for each in found:
-        print(f"portfolio: {each}: {each.reason}", flush=True)
+        print(f"portfolio: early trial of {each} ({each.reason})", flush=True)
     return [each.values() for each in found]
 
 

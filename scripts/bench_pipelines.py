@@ -11,6 +11,7 @@ PHOTOGRAPHS is a folder of folders of JPEG files.
 """
 
 import argparse
+import itertools
 import statistics
 import tempfile
 import time
@@ -94,6 +95,28 @@ def seconds_to_drop(dataset, life_seconds):
     return time.perf_counter() - began
 
 
+def show_drops(dataset, drops, life_seconds):
+    """Print how long iterators take to drop, tuned and not in turns."""
+    tuned, plain = [], []
+    for _ in range(drops):
+        tuned.append(seconds_to_drop(dataset, life_seconds))
+        plain.append(seconds_to_drop(untuned(dataset), life_seconds))
+    for name, seconds in (("tuned", tuned), ("untuned", plain)):
+        waits = sum(each > 0.1 for each in seconds)
+        print(f"{name}: {waits} of {len(seconds)} waited, the longest {max(seconds):.2f} s")
+
+
+def show_speed(name, dataset, pause_seconds, rounds):
+    """Print how many times the batches of a tuned pipeline one that is not gives."""
+    plain, tuned = [], []
+    for _ in range(rounds):
+        plain.append(batches_per_second(untuned(dataset), pause_seconds))
+        tuned.append(batches_per_second(dataset, pause_seconds))
+    ratio = statistics.median(plain) / statistics.median(tuned)
+    words = "with pauses" if pause_seconds else "as fast as it goes"
+    print(f"{name}, {words}: {ratio:.2f} times the batches", flush=True)
+
+
 def main():
     """Print both parts."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -103,28 +126,15 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     files = decodable(sorted(options.photographs.glob("*/*.jpg"))[:FILES])
+    if not files:
+        parser.error(f"PHOTOGRAPHS must hold folders of JPEG files: {options.photographs}")
     with tempfile.TemporaryDirectory() as folder:
         write_records(files, folder)
         pipelines = {"files": of_files(files), "records": of_records(folder)}
         pipelines["numbers"] = of_numbers()
-        tuned, plain = [], []
-        for _ in range(options.drops):
-            tuned.append(seconds_to_drop(pipelines["numbers"], options.lives))
-            plain.append(seconds_to_drop(untuned(pipelines["numbers"]), options.lives))
-        for name, seconds in (("tuned", tuned), ("untuned", plain)):
-            waits = sum(each > 0.1 for each in seconds)
-            print(f"{name}: {waits} of {len(seconds)} waited, the longest {max(seconds):.2f} s")
-        for name, dataset in pipelines.items():
-            for words, pause in (("as fast as it goes", 0.0), ("with pauses", PAUSE_SECONDS)):
-                speeds = [
-                    (
-                        batches_per_second(untuned(dataset), pause),
-                        batches_per_second(dataset, pause),
-                    )
-                    for _ in range(options.rounds)
-                ]
-                own, tuned_ones = (statistics.median(each) for each in zip(*speeds, strict=True))
-                print(f"{name}, {words}: {own / tuned_ones:.2f} times the batches", flush=True)
+        show_drops(pipelines["numbers"], options.drops, options.lives)
+        for name, pause in itertools.product(pipelines, (0.0, PAUSE_SECONDS)):
+            show_speed(name, pipelines[name], pause, options.rounds)
 
 
 if __name__ == "__main__":

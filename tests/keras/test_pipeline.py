@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from kbatch.callbacks.evaluation import Passes
 from kbatch.data.pipeline import untuned
 from kbatch.data.streams import training_source
 from kbatch.data.validation import held_out_batches
@@ -26,16 +25,18 @@ def source():
     return training_source(dataset(), batched=True)
 
 
+def held_out(data, **facts):
+    batches, _ = held_out_batches(data, **facts)
+    return batches
+
+
 PIPELINES = {
     "arrays": lambda: training_source(X, Y).stream(4, 0),
     "arrays, cut": lambda: training_source(X, Y).cut(CUTS, 0),
     "dataset": lambda: source().stream(4, 0),
     "dataset, unshuffled": lambda: source().unshuffled(4),
-    "validation arrays": lambda: held_out_batches((X, Y))[0],
-    "validation dataset": lambda: held_out_batches(dataset(), element_spec=source().element_spec)[
-        0
-    ],
-    "passes": lambda: Passes(held_out_batches((X, Y))[0]).batches.repeat(),
+    "validation arrays": lambda: held_out((X, Y)),
+    "validation dataset": lambda: held_out(dataset(), element_spec=source().element_spec),
 }
 
 

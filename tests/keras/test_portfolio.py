@@ -68,7 +68,7 @@ def is_first(recipe):
 def test_a_search_tries_it_behind_the_start(tmp_path, capsys):
     recipes = searched(tmp_path, lambda: network(20), (20,))
     assert any(map(is_first, recipes[:3]))
-    assert capsys.readouterr().out.count("portfolio: adam ") == 3
+    assert capsys.readouterr().out.count("portfolio: early trial of adam ") == 3
     # of the first four trials two have another size than the baseline
     assert sum(each.batch_size != 32 for each in recipes) >= 2
 

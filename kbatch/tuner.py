@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -127,20 +128,18 @@ def best_elsewhere(folders: Sequence[Any], space: Space) -> list[dict[str, Any]]
     return sorted(distinct, key=lambda values: -found.count(values))[:MOST_LEARNED]
 
 
-def of_portfolio(hypermodel: HyperModel) -> list[dict[str, Any]]:
-    """Return the recipes of the portfolio as values, and print them or why none is tried."""
+def of_portfolio(hypermodel: HyperModel) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the recipes of the portfolio as values, and a line of each or why none is tried."""
     terms, search = hypermodel.terms, hypermodel.running
     if search is None:
-        return []
+        return [], []
     model = terms.default_model(terms.model_maker.hyperparameters())
     unlike = portfolio.why_not(model, search.data.training.element_spec)
     if unlike:
-        print(f"portfolio: not tried, since {unlike}", flush=True)
-        return []
+        return [], [f"portfolio: not tried, since {unlike}"]
     found = portfolio.recipes_for(hypermodel.space)
-    for each in found:
-        print(f"portfolio: early trial of {each} ({each.reason})", flush=True)
-    return [each.values() for each in found]
+    lines = [f"portfolio: early trial of {each} ({each.reason})" for each in found]
+    return [each.values() for each in found], lines
 
 
 UNTITLED = "untitled_project"  # what KerasTuner calls a project without a name
@@ -280,7 +279,15 @@ class Tuner(keras_tuner.Tuner):
         self._ends_by_value = budget == AUTO
         self.oracle.most_trials = max_trials
         self.oracle.ends_at = time.monotonic() + seconds
-        super().search(*args, **fit_arguments)
+        try:
+            super().search(*args, **fit_arguments)
+        except KeyboardInterrupt as error:
+            if sys.version_info >= (3, 11):
+                error.add_note(
+                    f"Trials that had finished are kept in {self.project_dir}: a tuner of the same "
+                    "folder goes on where this one ended, unless it has overwrite=True"
+                )
+            raise
 
     def beside(self, *args: Any, **fit_arguments: Any) -> AbstractContextManager[Any]:
         """Return a context in which other threads search too, one for each further worker."""
@@ -330,7 +337,10 @@ class Tuner(keras_tuner.Tuner):
         self.oracle.know_earlier(seen)
         best = best_elsewhere(self._learn_from, self.hypermodel.space)
         if self._has_portfolio:
-            best += of_portfolio(self.hypermodel)
+            found, lines = of_portfolio(self.hypermodel)
+            best += found
+            if lines and not self.oracle.start_order:  # a search that goes on has told them
+                print(*lines, sep="\n", flush=True)
         self.oracle.learn(best[:MOST_LEARNED])
         Project(self.project_dir).note({TUNER: OWN})
         self._end_by_value()
@@ -383,14 +393,26 @@ def _check_kinds(directory: Any, project_name: Any, overwrite: Any, tuner_seed: 
 def _folders(given: Any, name: str) -> list[Any]:
     """The projects to begin from, as a list."""
     if isinstance(given, (str, os.PathLike)):
-        return [given]
+        given = [given]
     if not isinstance(given, (list, tuple, type(None))):
         raise SearchError(
             f"`{name}` must be the path of a project, or a list of them",
             given,
             'Pass "runs/pets", say',
         )
+    for each in given or ():
+        _check_search(each, name)
     return list(given or ())
+
+
+def _check_search(folder: Any, name: str) -> None:
+    """Refuse what holds no search, before anything is written."""
+    try:
+        folder_of(folder)
+    except RecordError as error:
+        raise SearchError(
+            f"`{name}` must hold searches: {error.must}", error.received, error.do
+        ) from error
 
 
 def _prepare(project: Path) -> None:

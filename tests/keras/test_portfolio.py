@@ -71,6 +71,9 @@ def test_a_search_tries_it_behind_the_start(tmp_path, capsys):
     assert capsys.readouterr().out.count("portfolio: early trial of adam ") == 3
     # of the first four trials two have another size than the baseline
     assert sum(each.batch_size != 32 for each in recipes) >= 2
+    # a search that goes on says it once
+    searched(tmp_path, lambda: network(20), (20,))
+    assert "portfolio" not in capsys.readouterr().out
 
 
 SAID = {

@@ -11,7 +11,7 @@ from short_searches import SECONDS, SPACE, build
 
 import kbatch
 from kbatch import tuner
-from kbatch.errors import RecordError, SearchError
+from kbatch.errors import SearchError
 from kbatch.results.loading import load_records
 from kbatch.search import proposals
 
@@ -112,14 +112,6 @@ def test_another_model_is_refused(earlier, points, tmp_path):
         )
 
 
-def test_a_folder_without_records_is_refused(points, tmp_path):
-    (x, y), validation = points
-    with pytest.raises(RecordError, match="must hold the records"):
-        tuner_in(tmp_path, warm_start=tmp_path / "none").search(
-            x, y, validation_data=validation, max_trials=1, verbose=0
-        )
-
-
 def test_what_failed_tells_nothing(earlier, tmp_path):
     facts = json.loads((earlier / "kbatch" / "project.json").read_text())
     one = record(0, 0.4, values=VALUES)
@@ -156,16 +148,16 @@ def test_what_is_drawn_of_the_best_is_told(earlier, sizes, optimizer, told, caps
     assert ("optimizer " in said) == ("optimizer " in told)
 
 
+@pytest.mark.parametrize("name", ["warm_start", "learn_from"])
 @pytest.mark.parametrize(
-    ("given", "error", "words"),
+    ("given", "words"),
     [
-        (3, SearchError, "`learn_from` must be the path of a project, or a list of them"),
-        ("none", RecordError, "must hold the records"),
+        (3, "must be the path of a project, or a list of them"),
+        ("none", "must hold searches: none must hold the records of one search.*no such folder"),
+        ([3], "must hold searches: A search must be given as its tuner or its folder"),
     ],
 )
-def test_nonsense_to_learn_from_is_refused(given, error, words, points, tmp_path):
-    (x, y), validation = points
-    with pytest.raises(error, match=words):
-        tuner_in(tmp_path, learn_from=given).search(
-            x, y, validation_data=validation, max_trials=1, verbose=0
-        )
+def test_what_holds_no_search_is_refused(name, given, words, tmp_path):
+    with pytest.raises(SearchError, match=f"`{name}` {words}"):
+        tuner_in(tmp_path, **{name: given})
+    assert not list(tmp_path.iterdir())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import sys
 
 import keras
 import pytest
@@ -62,8 +63,10 @@ def ending(monkeypatch):
 
 def test_an_interrupted_repeat_is_made_anew(points, tmp_path, ending):
     callbacks = [ending(REPEAT_TRAINING, KeyboardInterrupt())]
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as stopped:
         search(tuner_in(tmp_path), points, max_trials=4, callbacks=callbacks)
+    if sys.version_info >= (3, 11):  # Python's traceback ends with it
+        assert f"kept in {tmp_path}" in stopped.value.__notes__[0]
     assert len(trials_of(tmp_path)) == 2
     search(tuner_in(tmp_path), points, max_trials=4, callbacks=callbacks)
     assert [record.trial for record in trials_of(tmp_path)] == [0, 1, 2, 3]

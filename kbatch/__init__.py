@@ -10,7 +10,7 @@
 - `callbacks`: the training clock; the horizon, which measures, keeps weights and ends a run.
 - `memory`: the largest batch that trains.
 - `recompute`: less memory for a little more time.
-- `search`: the oracle, which says what to try next, and the rungs, at which a trial may stop.
+- `search`: the oracle, which says what to try next, and the rung, at which a trial may stop.
 - `training`: a recipe is trained and measured, and all that belongs to one search.
 - `records`: the folder of a search, each training at most once.
 - `results`: ranking, intervals and claim, tables, charts, report, page, advice.

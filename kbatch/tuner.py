@@ -37,7 +37,7 @@ from kbatch.runtime import keras_tuner_private
 from kbatch.search import portfolio, proposals, tuner_border
 from kbatch.search.oracle import Oracle
 from kbatch.search.proposals import Observation
-from kbatch.search.rungs import values_at_rungs
+from kbatch.search.rungs import gain_at_rung
 from kbatch.search.tuner_border import border
 from kbatch.space import Space
 from kbatch.training import workers
@@ -91,7 +91,7 @@ def observation(record: Record, goal: Goal, space: list[Any]) -> Observation:
     whole = record.outcome.train_seconds * LATE >= goal.seconds or goal.target is not None
     return Observation(
         proposals.completed(space, record.values),
-        values_at_rungs(curve, goal.seconds, goal.gain),
+        gain_at_rung(curve, goal.seconds, goal.gain),
         goal.score(outcome) if whole and outcome.ended in SCORED else None,
     )
 
@@ -153,7 +153,7 @@ class Tuner(keras_tuner.Tuner):
     of the baseline: recipes that differ in one axis of two values, or of values without an order,
     such as the optimizer. Random recipes follow, and then those of a model of what it has seen
     (Optuna's tree-structured Parzen estimator). Every second one is a variation of the recipe that
-    leads by then. Poor trials are stopped at a ninth and at a third of the horizon. A recipe that
+    leads by then. Poor trials are stopped at a third of the horizon. A recipe that
     leads by one training only is trained again with another seed, and recipes are ranked by their
     mean scores. Nothing else is proposed twice.
 

@@ -18,7 +18,7 @@ layers of 128 units; `poor` and `good` are better than a tenth, or nine tenths, 
 recipes. Every policy is given it as its first trial. kbatch's second is its default recipe, here
 that of `default` with layers, units and dropout of the start.
 
-Policies: `random`; `kbatch`, its own oracle, `kbatch:kept=1/3` with other settings (see
+Policies: `random`; `kbatch`, its own oracle, `kbatch:kept=2` with other settings (see
 `bench_search.py`); `bayesian` and `hyperband` of KerasTuner; `tpe` and `gp` of Optuna, each
 training whole, `tpe+hyperband` with Optuna's pruner at the twelve marks, and `tpe+default`, which
 is told kbatch's second trial too; `smac`, `dehb` and `priorband`, see `share_peers.py`.
@@ -53,7 +53,7 @@ from share_peers import PEERS, by_shares
 
 from kbatch import outcome
 from kbatch.search.oracle import REPEAT, Oracle
-from kbatch.search.rungs import RUNG_MARKS
+from kbatch.search.rungs import RUNG_MARK
 
 TASKS = (
     *("126026", "167152", "167168", "167185", "189862", "189865", "189873", "189906"),
@@ -292,10 +292,9 @@ def answered(search, made, trial, recipe):
     if "tuner/epochs" in values:
         return curve, values["tuner/epochs"] / OF_HORIZON * search.task.horizon
     if isinstance(made, Oracle):
-        for rung, mark in enumerate(RUNG_MARKS):
-            gained = outcome.gain(curve[:mark], search.task.chance)
-            if not made.goes_on(trial.trial_id, rung, gained):
-                return curve, curve[mark - 1][0]
+        gained = outcome.gain(curve[:RUNG_MARK], search.task.chance)
+        if not made.goes_on(trial.trial_id, gained):
+            return curve, curve[RUNG_MARK - 1][0]
     return curve, search.task.horizon
 
 

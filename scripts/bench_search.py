@@ -7,17 +7,17 @@ or: python scripts/bench_search.py TABLE… --own-time, or --show FILE
 A table holds the trainings of many recipes with several seeds (see `kbatch.testing.Replay`). Each
 policy searches it once a seed; its trials are answered with recorded trainings, which takes
 milliseconds. The regret is the share of the best mean score that the recommended recipe loses.
-`kbatch:kept=3/3+random=5` is kbatch's own search with other settings: one of three trials goes on
-at both rungs, and five random ones come first; `kbatch:gp=10` proposes by a Gaussian process once
+`kbatch:kept=2+random=5` is kbatch's own search with other settings: one of two trials goes on
+at the rung, and five random ones come first; `kbatch:gp=10` proposes by a Gaussian process once
 ten recipes have reached the horizon. `kbatch@poor` and `kbatch@good` begin at a recipe
 that is better than a tenth, or nine tenths, of the table's. `--noise 0.25` moves each training to a
 quarter of its distance from the mean of its recipe.
 
 `--early` searches nothing: it tells for each table how far the best recipe is ahead, the standard
-error of a good recipe's mean score, and for each rung and seed the rank correlation, over the
-recipes, of what a trial holds there with the mean score at the horizon. `--own-time` tells how
-long kbatch's own search takes to propose a trial. `--show` prints the tables of docs/benchmarks.md
-from a FILE of rows.
+error of a good recipe's mean score, and for each seed the rank correlation, over the recipes, of
+what a trial holds after a ninth and a third of the horizon with the mean score at its end.
+`--own-time` tells how long kbatch's own search takes to propose a trial. `--show` prints the tables
+of docs/benchmarks.md from a FILE of rows.
 
 A row holds the median and the mean regret over the seeds after so many horizons of training
 seconds. A table of few recipes has steps, and medians jump from one to the next. It holds the
@@ -59,15 +59,9 @@ COLUMNS = (
 )
 
 
-def rates(text):
-    """Return the numbers of both rungs in a text such as 2/3, or 3 for 3/3."""
-    first, _, second = text.partition("/")
-    return int(first), int(second or first)
-
-
 # Settings of kbatch's search that `--policies` can change: module, name and how it is read.
 SETTINGS = {
-    "kept": (rungs, "KEPT_AT_RUNGS", rates),
+    "kept": (rungs, "KEPT", int),
     "whole": (rungs, "WHOLE_RUNG", int),
     "random": (proposals, "RANDOM_TRIALS", int),
     "repeated": (oracle, "REPEATED_FROM", int),
@@ -76,6 +70,7 @@ SETTINGS = {
     "beaten": (oracle, "BEATEN", float),
     "gp": (oracle, "Proposer", gaussian_process.from_whole),
 }
+EARLY_MARKS = (4, 7)  # a ninth and a third of the horizon
 STARTS = {"poor": 0.1, "good": 0.9}  # better than so many of a table's recipes
 
 
@@ -221,7 +216,7 @@ def early(table):
         f"{table.name}: the best recipe scores {best / second - 1:.1%} more than the next",
         f"{table.name}: standard error of the better half's means: {error(replay):.1%} of the best",
     ]
-    for mark in rungs.RUNG_MARKS:
+    for mark in EARLY_MARKS:
         seconds = outcome.marks(replay.horizon)[mark - 1]
         held = [[each.gain(seconds) for each in of_recipe] for of_recipe in trainings.values()]
         found = [spearmanr(of_seed, means)[0] for of_seed in zip(*held, strict=True)]

@@ -380,7 +380,8 @@ ORACLE: dict[str, Any] = {
     "display": dict[str, Any],
 }
 OWN_ORACLE: dict[str, Any] = {  # what kbatch's oracle adds
-    "rungs": dict[str, list[float]],
+    "gained": dict[str, float],
+    "rungs": dict[str, list[float]],  # in projects of before
     "ended": dict[str, str],
     "varied": list[dict[str, Any]],
 }

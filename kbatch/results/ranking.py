@@ -71,7 +71,7 @@ def leaders(records: Sequence[Record], top: int) -> list[Record]:
 
 
 def all_were_stopped(records: Sequence[Record]) -> bool:
-    """Tell whether rungs stopped trials of a search, and none has a score."""
+    """Tell whether the rung stopped trials of a search, and none has a score."""
     stopped = any(record.outcome.ended == STOPPED for record in records)
     return stopped and not leaders(records, 1)
 

@@ -120,11 +120,11 @@ def apart(one: Record, other: Record) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 # The mean share of the horizon that a trial trains for if poor ones are stopped, and the number of
-# trials that it stands for beside those that ended. By hand from searches of 8 to 20 trials.
-USUAL_SHARE, USUAL_TRIALS = 0.6, 2
+# trials that it stands for beside those that ended. Ten horizons of recorded tables hold 13 to 15.
+USUAL_SHARE, USUAL_TRIALS = 0.7, 2
 MORE_PROBES = 2  # after the first; three in all is the median (docs/benchmarks.md)
 WARM_UP = 3  # trainings beside which the first of a process does not count
-FIRST_RUNG = 1 / 9  # of the horizon, where the first trials are stopped
+RUNG = 1 / 3  # of the horizon, where poor trials are stopped
 # Between two trainings of one run; a longer gap is a search that was stopped and went on later.
 LONGEST_GAP = 60.0
 STAMP = 1.0  # seconds to which records say when a training ended
@@ -178,12 +178,12 @@ class Ahead:
     whole: int = 0  # confirmations, which are never stopped at a rung
     baseline: int = 0  # trainings of the baseline before the first trial: 0 or 1
     workers: int = 1  # how many are made at once
-    stops: bool = False  # whether poor trials are stopped at rungs
+    stops: bool = False  # whether poor trials are stopped at a rung
 
     @property
     def least_seconds(self) -> float:
         """Seconds that are certain: of the training clock alone, with poor trials stopped."""
-        share = FIRST_RUNG if self.stops else 1.0
+        share = RUNG if self.stops else 1.0
         return self._in_turns(share * self.horizon, self.horizon)
 
     @property

@@ -35,7 +35,7 @@ REPEAT = "kbatch_repeat"  # the name of a repeat's value that holds the id of th
 
 
 class Oracle(keras_tuner.Oracle):
-    """Proposes the start and its variations, then what a model says, and stops trials at rungs.
+    """Proposes the start and its variations, then what a model says, and stops trials at a rung.
 
     A variation differs in one axis of two values, or of values without an order, such as the
     optimizer. The first of the start come in a row, the third at another batch size. Later those of
@@ -49,7 +49,7 @@ class Oracle(keras_tuner.Oracle):
         most_trials: Integer, after so many trials no other is begun. `None` (the default) sets no
             limit besides `max_trials`, of which KerasTuner makes the names of trials.
         ends_at: Float, time on `time.monotonic` after which no trial is begun.
-        margin: Float, by how much the gains of equal recipes may differ at a rung.
+        margin: Float, by how much the gains of equal recipes may differ at the rung.
     """
 
     def __init__(self, start: Mapping[str, Any] | None = None, **arguments: Any) -> None:
@@ -62,7 +62,7 @@ class Oracle(keras_tuner.Oracle):
         self._begun: list[dict[str, Any]] = []  # those that were proposed, as they were
         self._known: Observation | None = None  # the start, if it is no trial
         self._earlier: list[Observation] = []
-        self._rungs: dict[str, list[float]] = {}
+        self._gained: dict[str, float] = {}  # what each trial had gained at the rung
         self._ended: dict[str, str] = {}
         self._varied: list[dict[str, Any]] = []  # the variations that were proposed
         self._load: Callable[[Mapping[str, Any]], Load | None] = _unknown_load
@@ -84,16 +84,16 @@ class Oracle(keras_tuner.Oracle):
         self._load = load or _unknown_load
         self._default = None if default is None else dict(default)
 
-    def know_start(self, values: Sequence[float], score: float) -> None:
+    def know_start(self, gained: float | None, score: float) -> None:
         """Take up what the start gave, if it was trained apart."""
         if self._start_apart:
             start = proposals.completed(self.hyperparameters.space, self._start)
-            self._known = Observation(start, tuple(values), score)
+            self._known = Observation(start, gained, score)
 
     def know_earlier(self, observations: Sequence[Observation]) -> None:
         """Take up what an earlier search of the same model has seen.
 
-        Proposals follow it. Rungs and the best trials do not, since other data may have been
+        Proposals follow it. The rung and the best trials do not, since other data may have been
         trained on.
         """
         self._earlier = list(observations)
@@ -117,30 +117,38 @@ class Oracle(keras_tuner.Oracle):
             values = values or self._second_size() or self._variation() or self._proposed()
         return {"status": "STOPPED" if values is None else "RUNNING", "values": values}
 
-    def goes_on(self, trial_id: str, rung: int, value: float) -> bool:
-        """Tell whether a trial is to go on after a rung, and keep what it had gained there."""
-        self._rungs[trial_id] = [*self._rungs.get(trial_id, [])[:rung], value]
+    def goes_on(self, trial_id: str, gained: float) -> bool:
+        """Tell whether a trial is to go on after the rung, and keep what it had gained there."""
+        self._gained[trial_id] = gained
         self._observed.pop(trial_id, None)
-        return self.standing(trial_id)(rung, value)
+        return self.standing(trial_id)(gained)
 
     def standing(self, trial_id: str) -> Standing:
         """Return what the other trials gained by now, which tells whether this one goes on."""
-        others = [tuple(reached) for other, reached in self._rungs.items() if other != trial_id]
-        if self._known is not None:
-            others.append(self._known.rungs)
+        others = [gained for other, gained in self._gained.items() if other != trial_id]
+        if self._known is not None and self._known.at_rung is not None:
+            others.append(self._known.at_rung)
         # All others are compared with the start, and a repeat is asked for its score.
         is_start = not self._start_apart and trial_id == self.start_order[0]
         is_repeat = REPEAT in self.trials[trial_id].hyperparameters.values
         return Standing(tuple(others), is_start or is_repeat, self.margin)
 
-    def keep(self, trial_id: str, values: Sequence[float], ended: str) -> None:
-        """Keep how a trial went, which a record of an earlier process may tell."""
-        self._rungs[trial_id] = list(values)
+    def keep(self, trial_id: str, gained: float | None, ended: str) -> None:
+        """Keep how a trial went, which a record of an earlier process may tell.
+
+        Args:
+            trial_id: String, name of the trial.
+            gained: Float, what it had gained at the rung; `None` if it did not reach it.
+            ended: String, how it ended.
+        """
+        self._gained.pop(trial_id, None)
+        if gained is not None:
+            self._gained[trial_id] = gained
         self._ended[trial_id] = ended
         self._observed.pop(trial_id, None)
 
     def end_trial(self, trial: Any) -> None:
-        """End a trial; KerasTuner calls this. One that was stopped at a rung gets no score."""
+        """End a trial; KerasTuner calls this. One that was stopped at the rung gets no score."""
         if self._ended.get(trial.trial_id) == STOPPED:
             trial.status = "STOPPED"
         super().end_trial(trial)
@@ -151,7 +159,7 @@ class Oracle(keras_tuner.Oracle):
 
     def get_state(self) -> dict[str, Any]:
         """Return the state that KerasTuner stores."""
-        own = {"rungs": self._rungs, "ended": self._ended, "varied": self._varied}
+        own = {"gained": self._gained, "ended": self._ended, "varied": self._varied}
         own["learned"] = self._begun
         return {**super().get_state(), **own}
 
@@ -164,7 +172,7 @@ class Oracle(keras_tuner.Oracle):
         """Take up a stored state."""
         super().set_state(state)
         self._observed = {}
-        self._rungs = {name: list(values) for name, values in state["rungs"].items()}
+        self._gained = dict(state["gained"]) if "gained" in state else _of_two_rungs(state["rungs"])
         self._ended = dict(state["ended"])
         self._varied = list(state["varied"])
         self._begun = list(state.get("learned", ()))  # projects of before have none
@@ -332,7 +340,7 @@ class Oracle(keras_tuner.Oracle):
             return known
         seen = Observation(
             self._active(trial),
-            tuple(self._rungs.get(trial.trial_id, ())),
+            self._gained.get(trial.trial_id),
             trial.score,
             runs,
             self._ended.get(trial.trial_id) == OUT_OF_MEMORY,
@@ -354,6 +362,11 @@ class Oracle(keras_tuner.Oracle):
 def _mean(trials: Sequence[Any]) -> float:
     """The mean score of the trials of a recipe, of those that have ended."""
     return statistics.fmean(trial.score for trial in trials if trial.score is not None)
+
+
+def _of_two_rungs(reached: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """What trials had gained at a third, of projects of before that had a rung at a ninth too."""
+    return {name: values[1] for name, values in reached.items() if len(values) > 1}
 
 
 def _unknown_load(values: Mapping[str, Any]) -> Load:

@@ -181,8 +181,7 @@ class Observation:
     """The values of a trial, and what was measured of it."""
 
     values: Mapping[str, Any]
-    # what the trial had gained above chance at each rung that it reached
-    rungs: tuple[float, ...] = ()
+    at_rung: float | None = None  # what the trial had gained at the rung; `None` before it
     # its score at the horizon; `None` if it was stopped before, or still runs
     score: float | None = None
     running: bool = False  # whether it still runs
@@ -215,7 +214,7 @@ class Proposer:
 
     The estimator is Bergstra et al., "Algorithms for Hyper-Parameter Optimization" (2011), of all
     axes together, in groups that are active together (Falkner et al., 2018, by Optuna). It ranks
-    a trial that was stopped below all that were not, and among the stopped by its last rung.
+    a trial that was stopped below all that were not, and among the stopped by what it had gained.
     Running out of memory breaks a constraint: the estimator keeps away from where that happened.
 
     Proposals depend on nothing but the arguments. What was read of an observation is kept, since of
@@ -293,9 +292,10 @@ def _told(
 
 def _rank(observation: Observation) -> tuple[Any, ...]:
     """What the estimator orders observations by, the best last."""
-    score, rungs = observation.score, observation.rungs
-    measured = (len(rungs), rungs[-1] if rungs else 0.0) if score is None else (score,)
-    return not observation.out_of_memory, score is not None, *measured
+    score, at_rung = observation.score, observation.at_rung
+    measured = at_rung if score is None else score
+    reached = -math.inf if measured is None else measured
+    return not observation.out_of_memory, score is not None, reached
 
 
 class _Storage(optuna.storages.InMemoryStorage):
@@ -325,6 +325,7 @@ def _as_optuna(space: list[Any], observation: Observation) -> optuna.trial.Froze
         for axis in space
         if axis.name in observation.values and not is_fixed(axis)
     }
+    at_rung = observation.at_rung
     state = TrialState.PRUNED if observation.score is None else TrialState.COMPLETE
     if observation.running:
         state = TrialState.RUNNING
@@ -333,6 +334,6 @@ def _as_optuna(space: list[Any], observation: Observation) -> optuna.trial.Froze
         value=observation.score,
         params={name: value for name, (value, _) in known.items()},
         distributions={name: distribution for name, (_, distribution) in known.items()},
-        intermediate_values=dict(enumerate(observation.rungs)),
+        intermediate_values={} if at_rung is None else {0: at_rung},
         constraints={"memory": float(observation.out_of_memory)},
     )

@@ -1,4 +1,4 @@
-"""Rungs: where a trial is compared with the others, and whether it goes on."""
+"""The rung: where a trial is compared with the others, and whether it goes on."""
 
 from __future__ import annotations
 
@@ -8,16 +8,10 @@ from dataclasses import dataclass
 
 from kbatch.outcome import Curve, marks
 
-# Marks of the curve (see `kbatch.outcome.marks`) after which a trial may be stopped: a ninth and a
-# third of the horizon.
-RUNG_MARKS = (4, 7)
-
-
-# One trial in so many goes on, and at a ninth all that are near the best: on photographs the gain
-# there has little rank correlation with the final one (`scripts/bench_search.py --early`).
-KEPT_AT_RUNGS = (2, 3)
-
-
+# The mark of the curve (see `kbatch.outcome.marks`) after which a trial may be stopped: a third of
+# the horizon. A ninth tells too little to stop at (docs/benchmarks.md).
+RUNG_MARK = 7
+KEPT = 3  # one trial in so many goes on
 # The first trainings go on unless they are clearly worse, so that there is soon more to recommend
 # than the baseline.
 WHOLE_RUNG = 4
@@ -25,39 +19,35 @@ WHOLE_RUNG = 4
 ROUNDING = 1e-9  # of a share: epochs over epochs is a mark but for rounding
 
 
-def values_at_rungs(
-    curve: Curve, horizon: float, gain: Callable[[Curve], float]
-) -> tuple[float, ...]:
-    """Return what a curve had gained above chance at each rung that it reached.
+def gain_at_rung(curve: Curve, horizon: float, gain: Callable[[Curve], float]) -> float | None:
+    """Return what a curve had gained above chance at the rung; `None` if it did not reach it.
 
-    A rung is judged at the first measurement at or past its mark.
+    The rung is judged at the first measurement at or past its mark.
     """
-    values = []
-    for mark in RUNG_MARKS:
-        before = sum(seconds < marks(horizon)[mark - 1] for seconds, _ in curve)
-        if before == len(curve):
-            break
-        values.append(gain(curve[: before + 1]))
-    return tuple(values)
+    rung = marks(horizon)[RUNG_MARK - 1]
+    before = sum(seconds < rung for seconds, _ in curve)
+    return None if before == len(curve) else gain(curve[: before + 1])
 
 
-class Questions:
-    """Asks after each measurement of a trial whether it goes on, if that has reached a rung."""
+class Question:
+    """Asks whether a trial goes on, once: after the first measurement that has reached the rung."""
 
     def __init__(
         self,
         horizon: float,
         gain: Callable[[Curve], float],
-        ask: Callable[[int, float], bool],
+        ask: Callable[[float], bool],
     ) -> None:
         self._horizon, self._gain, self._ask = horizon, gain, ask
-        self._asked = 0
+        self._asked = False
 
     def __call__(self, curve: Curve) -> bool:
         """Tell whether a trial goes on after the last measurement of its curve."""
-        values = values_at_rungs(curve, self._horizon, self._gain)
-        first, self._asked = self._asked, len(values)
-        return all(self._ask(rung, values[rung]) for rung in range(first, len(values)))
+        gained = gain_at_rung(curve, self._horizon, self._gain)
+        if gained is None or self._asked:
+            return True
+        self._asked = True
+        return self._ask(gained)
 
 
 # What Hyperband notes in the values of a trial: its epochs, and with whose weights it goes on. A
@@ -76,7 +66,7 @@ class Share:
 
     share: float
 
-    def questions(self, horizon: float) -> Callable[[Curve], bool]:
+    def question(self, horizon: float) -> Callable[[Curve], bool]:
         """Return what tells after each measurement whether the trial goes on."""
         ends = self.share * horizon * (1 - ROUNDING)
         return lambda curve: len(curve) < LEAST_MEASURED or curve[-1][0] < ends
@@ -84,26 +74,20 @@ class Share:
 
 @dataclass(frozen=True)
 class Standing:
-    """What the other trials had gained at their rungs when a trial began; it can be pickled."""
+    """What the other trials had gained at the rung when a trial began; it can be pickled."""
 
-    # tuples of floats, what each other trial had gained at the rungs that it reached
-    others: tuple[tuple[float, ...], ...]
+    others: tuple[float, ...]  # of those that reached it
     whole: bool  # whether the trial trains to the horizon whatever it gains
     # by how much the gains of equal recipes may differ; infinity if unknown
     margin: float = math.inf
 
-    def __call__(self, rung: int, value: float) -> bool:
-        """Tell whether the trial is to go on after a rung."""
-        others = [reached[rung] for reached in self.others if len(reached) > rung]
-        if self.whole or goes_on(value, others, KEPT_AT_RUNGS[rung], self.margin):
-            return True
-        # a ninth tells little, so there nothing is stopped that chance alone may set behind
-        known = math.isfinite(self.margin)
-        return rung == 0 and known and _is_near(value, others, self.margin)
+    def __call__(self, value: float) -> bool:
+        """Tell whether the trial is to go on after the rung."""
+        return self.whole or goes_on(value, self.others, KEPT, self.margin)
 
 
 def goes_on(value: float, others: Sequence[float], kept: int, margin: float = math.inf) -> bool:
-    """Tell whether a trial is among the best of those that reached its rung.
+    """Tell whether a trial is among the best of those that reached the rung.
 
     The first four go on, but for one that is worse than another by more than chance. This is
     asynchronous successive halving in its stopping form, Li et al., "A System for Massively
@@ -113,7 +97,7 @@ def goes_on(value: float, others: Sequence[float], kept: int, margin: float = ma
 
     Args:
         value: Float, what the trial has gained above chance.
-        others: Sequence of floats, what the other trials gained at this rung.
+        others: Sequence of floats, what the other trials gained there.
         kept: Integer, one trial in so many goes on.
         margin: Float, by how much the gains of equal recipes may differ. Defaults to infinity.
 

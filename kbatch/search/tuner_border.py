@@ -31,7 +31,7 @@ from kbatch.runtime import device, keras_tuner_private, users_code
 from kbatch.search import proposals
 from kbatch.search.oracle import Oracle
 from kbatch.search.proposals import Load
-from kbatch.search.rungs import EPOCHS, GOES_ON_FROM, Share, values_at_rungs
+from kbatch.search.rungs import EPOCHS, GOES_ON_FROM, Share, gain_at_rung
 from kbatch.space import Combination, Space
 
 OBJECTIVE = "score"
@@ -296,14 +296,12 @@ def begin_anew(hp: keras_tuner.HyperParameters) -> None:
     hp.values.pop(GOES_ON_FROM, None)
 
 
-def question(
-    of_trial: Any, goal: Goal, baseline: Record
-) -> Callable[[int, float], bool] | Share | None:
+def question(of_trial: Any, goal: Goal, baseline: Record) -> Callable[[float], bool] | Share | None:
     """Return what tells whether a trial goes on.
 
-    Returns a function of the rung's number and of what the trial had gained there; for Hyperband
-    the share of the horizon that its epochs are of all; `None` for the oracle of any other stock
-    tuner, whose trials all train to the horizon.
+    Returns a function of what the trial had gained at the rung; for Hyperband the share of the
+    horizon that its epochs are of all; `None` for the oracle of any other stock tuner, whose trials
+    all train to the horizon.
     """
     oracle = of_trial.tuner.oracle
     if is_hyperband(of_trial.tuner):
@@ -311,22 +309,22 @@ def question(
         return Share(epochs / oracle.max_epochs) if epochs < oracle.max_epochs else None
     if not isinstance(oracle, Oracle):
         return None
-    oracle.know_start(_values_at_rungs(goal, baseline), baseline.score)
+    oracle.know_start(_gain_at_rung(goal, baseline), baseline.score)
     examples = load_validation_examples(of_trial.tuner.project_dir)
     oracle.margin = widest_difference(goal.metric, examples)
     return oracle.standing(of_trial.trial.trial_id)
 
 
 def tell(of_trial: Any, goal: Goal, record: Record) -> None:
-    """Tell the oracle what a trial gained at its rungs, and how it ended."""
+    """Tell the oracle what a trial gained at the rung, and how it ended."""
     oracle = of_trial.tuner.oracle
     if isinstance(oracle, Oracle):
-        reached = _values_at_rungs(goal, record)
-        oracle.keep(of_trial.trial.trial_id, reached, record.outcome.ended)
+        gained = _gain_at_rung(goal, record)
+        oracle.keep(of_trial.trial.trial_id, gained, record.outcome.ended)
 
 
-def _values_at_rungs(goal: Goal, record: Record) -> tuple[float, ...]:
-    return values_at_rungs(record.outcome.curve, goal.seconds, goal.gain)
+def _gain_at_rung(goal: Goal, record: Record) -> float | None:
+    return gain_at_rung(record.outcome.curve, goal.seconds, goal.gain)
 
 
 def begin_at(

@@ -20,7 +20,7 @@ from kbatch.recipe import Recipe
 from kbatch.results.interval import widest_difference
 from kbatch.runtime import keras_tuner_private
 from kbatch.search.oracle import REPEAT, Oracle
-from kbatch.search.rungs import RUNG_MARKS
+from kbatch.search.rungs import RUNG_MARK
 from kbatch.search.tuner_border import OBJECTIVE
 from kbatch.testing import _table
 from kbatch.testing._table import RecipePoints, RecordedTraining
@@ -158,17 +158,13 @@ class ReplayedSearch:
         trainings = self._table.of[recipe]
         return trainings[self._seeds[min(int(repeated), len(self._seeds) - 1)] % len(trainings)]
 
-    def _rungs(self) -> list[float]:
-        """The seconds of the rungs."""
-        return [outcome.marks(self._table.horizon)[mark - 1] for mark in RUNG_MARKS]
-
     def _seconds(self, trial: Any, training: RecordedTraining) -> float:
         """The seconds after which the oracle stops a training; the horizon if it does not."""
         if isinstance(self._oracle, Oracle):
-            for rung, seconds in enumerate(self._rungs()):
-                gain = self._table.gain(training, seconds)
-                if not self._oracle.goes_on(trial.trial_id, rung, gain):
-                    return seconds
+            rung = outcome.marks(self._table.horizon)[RUNG_MARK - 1]
+            gained = self._table.gain(training, rung)
+            if not self._oracle.goes_on(trial.trial_id, gained):
+                return rung
         return self._table.horizon
 
     def _end(self, trial: Any, training: RecordedTraining, stopped: bool) -> None:

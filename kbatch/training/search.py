@@ -67,7 +67,7 @@ class Search:
         callbacks: Sequence[Any] | None = None,
         checkpoint: Checkpoint | None = None,
         test: tf.data.Dataset | None = None,
-        ask: Callable[[int, float], bool] | Share | None = None,
+        ask: Callable[[float], bool] | Share | None = None,
     ) -> Record:
         """Return the record of a training: the one that the project has, or a new one."""
         with self.project.hold():
@@ -177,7 +177,7 @@ class Search:
         callbacks: Sequence[Any] | None,
         checkpoint: Checkpoint | None,
         test: tf.data.Dataset | None,
-        ask: Callable[[int, float], bool] | Share | None,
+        ask: Callable[[float], bool] | Share | None,
     ) -> Order:
         if callbacks is None:
             callbacks = user_callbacks.copies_of_callbacks(

@@ -31,7 +31,7 @@ from kbatch.runtime import device, device_memory, keras_tuner_private, tensorflo
 from kbatch.runtime.oom import is_out_of_memory
 from kbatch.runtime.worker import Death
 from kbatch.search.oracle import REPEAT
-from kbatch.search.rungs import BRACKET, Questions, Share
+from kbatch.search.rungs import BRACKET, Question, Share
 from kbatch.search.tuner_border import RATE_OF_BUILD
 from kbatch.training import out_of_memory
 from kbatch.training.pace import RunOptions
@@ -164,17 +164,17 @@ class Order:
     checkpoint: Path | None = None  # path of the file for the kept weights
     # batches that the kept weights are evaluated on too
     test: tf.data.Dataset | None = None
-    # function of a rung's number and of what the trial had gained there, which tells whether it
-    # goes on; or the share of the horizon that it is given
-    ask: Callable[[int, float], bool] | Share | None = None
+    # function of what the trial had gained at the rung, which tells whether it goes on; or the
+    # share of the horizon that it is given
+    ask: Callable[[float], bool] | Share | None = None
 
     def asked(self, goal: Goal) -> Callable[[Curve], bool] | None:
         """Return what asks after each measurement whether the training goes on."""
         if self.ask is None:
             return None
         if isinstance(self.ask, Share):
-            return self.ask.questions(goal.seconds)
-        return Questions(goal.seconds, goal.gain, self.ask)
+            return self.ask.question(goal.seconds)
+        return Question(goal.seconds, goal.gain, self.ask)
 
 
 @dataclass(frozen=True)

@@ -310,7 +310,7 @@ def changed(place, value):
 
 BROKEN = {
     "no oracle": ("oracle.json", lambda state: state.clear()),
-    "rungs": ("oracle.json", changed(["rungs"], 5)),
+    "gains": ("oracle.json", changed(["gained"], 5)),
     "names": ("oracle.json", changed(["hyperparameters", "space", 0, "config", "name"], 5)),
     "a path for a trial": ("oracle.json", changed(["start_order", 0], "x/../../..")),
     "no trial": ("trial_0000/trial.json", lambda state: state.clear()),

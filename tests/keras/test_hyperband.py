@@ -41,7 +41,7 @@ def noted(tuner, number):
 
 
 def test_a_share_ends_where_a_value_is_held_first():
-    goes_on = Share(1 / 9).questions(9.0)
+    goes_on = Share(1 / 9).question(9.0)
     assert goes_on([(0.5, 0.1), (1.5, 0.2)])  # two measurements hold nothing
     assert goes_on([(0.1, 0.1), (0.5, 0.2), (0.9, 0.3)])
     assert not goes_on([(0.1, 0.1), (0.5, 0.2), (1.0, 0.3)])

@@ -106,7 +106,7 @@ def test_a_stored_search_goes_on_as_if_it_had_not_stopped(tmp_path):
     first = oracle_in(tmp_path / "parts")
     begun = searched(first, 6)
     trial = first.create_trial("t")
-    first.goes_on(trial.trial_id, 0, 0.1)
+    first.goes_on(trial.trial_id, 0.1)
     first.save()
     again = oracle_in(tmp_path / "parts")
     again.reload()
@@ -136,31 +136,27 @@ def test_what_is_kept_of_trials_changes_no_proposal(tmp_path):
         assert anew.populate_space("next") == kept.populate_space("next")
 
 
-def test_rungs_stop_all_but_the_best_and_never_the_start(tmp_path):
+def test_the_rung_stops_all_but_the_best_and_never_the_start(tmp_path):
     oracle = oracle_in(tmp_path)
     start = oracle.create_trial("t")
-    assert oracle.goes_on(start.trial_id, 0, 0.0)
+    assert oracle.goes_on(start.trial_id, 0.0)
     end(oracle, start, 0.0)
     better = oracle.create_trial("t")
-    assert oracle.goes_on(better.trial_id, 0, 0.3)
-    assert oracle.goes_on(better.trial_id, 1, 0.4)
+    assert oracle.goes_on(better.trial_id, 0.4)
     end(oracle, better, 0.5)
     for _ in range(2):
         early = oracle.create_trial("t")
-        assert oracle.goes_on(early.trial_id, 0, 0.1)  # the first four go on
-        assert oracle.goes_on(early.trial_id, 1, 0.1)
+        assert oracle.goes_on(early.trial_id, 0.1)  # the first four go on
         end(oracle, early, 0.1)
     worse = oracle.create_trial("t")
-    assert not oracle.goes_on(worse.trial_id, 0, 0.05)
+    assert not oracle.goes_on(worse.trial_id, 0.05)
     end(oracle, worse)
     assert worse.trial_id not in {each.trial_id for each in oracle.get_best_trials(9)}
     again = oracle.create_trial("t")
-    assert oracle.goes_on(again.trial_id, 0, 0.35)
-    assert oracle.goes_on(again.trial_id, 1, 0.3)  # the fourth at this rung
+    assert oracle.goes_on(again.trial_id, 0.3)  # the second of six
     end(oracle, again)
     last = oracle.create_trial("t")
-    assert oracle.goes_on(last.trial_id, 0, 0.4)
-    assert not oracle.goes_on(last.trial_id, 1, 0.2)
+    assert not oracle.goes_on(last.trial_id, 0.05)
 
 
 def ended_with(oracle, scores):
@@ -181,7 +177,7 @@ def test_a_leader_is_trained_again_and_its_mean_counts(tmp_path):
         **first[3].hyperparameters.values,
         REPEAT: first[3].trial_id,
     }
-    assert oracle.goes_on(again.trial_id, 0, -1.0)  # whatever it gains
+    assert oracle.goes_on(again.trial_id, -1.0)  # whatever it gains
     other = oracle.create_trial("u")  # while it still runs, beside it
     assert REPEAT not in other.hyperparameters.values
     end(oracle, other)
@@ -231,7 +227,7 @@ def test_trials_that_failed_do_not_make_a_leader(tmp_path):
     for _ in range(2 * REPEATED_FROM):
         trial = oracle.create_trial("t")
         assert REPEAT not in trial.hyperparameters.values
-        oracle.keep(trial.trial_id, [], "nan")
+        oracle.keep(trial.trial_id, None, "nan")
         end(oracle, trial, 0.0)
 
 
@@ -247,8 +243,17 @@ def test_a_trial_that_is_asked_again_at_a_rung_counts_once(tmp_path):
     end(oracle, oracle.create_trial("t"), 0.1)
     trial = oracle.create_trial("t")
     for value in (0.1, 0.2):  # a process was killed in between
-        assert oracle.goes_on(trial.trial_id, 0, value)
-    assert oracle.get_state()["rungs"] == {trial.trial_id: [0.2]}
+        assert oracle.goes_on(trial.trial_id, value)
+    assert oracle.get_state()["gained"] == {trial.trial_id: 0.2}
+
+
+def test_of_two_rungs_a_project_of_before_keeps_the_later(tmp_path):
+    oracle = oracle_in(tmp_path)
+    end(oracle, oracle.create_trial("t"), 0.1)
+    state = oracle.get_state()
+    del state["gained"]
+    oracle.set_state({**state, "rungs": {"0000": [0.1, 0.2], "0001": [0.05], "0002": []}})
+    assert oracle.get_state()["gained"] == {"0000": 0.2}
 
 
 def test_the_best_trials_are_those_of_the_best_estimates(tmp_path):
@@ -268,9 +273,9 @@ def test_a_start_that_was_trained_apart_is_known_and_no_trial(tmp_path):
     trial = oracle.create_trial("t")
     start = {"batch_size": 32, "rate": 1e-2}
     assert trial.hyperparameters.values != start
-    oracle.know_start((0.2, 0.3), 0.4)
-    assert oracle.standing(trial.trial_id).others == ((0.2, 0.3),)
-    oracle.keep(trial.trial_id, [0.1], "stopped")
+    oracle.know_start(0.3, 0.4)
+    assert oracle.standing(trial.trial_id).others == (0.3,)
+    oracle.keep(trial.trial_id, 0.1, "stopped")
     trial.status = "COMPLETED"
     oracle.end_trial(trial)
     assert trial.status == "STOPPED"
@@ -302,7 +307,7 @@ def batch_sizes(oracle, trials, limit=128):
         values = trial.hyperparameters.values
         found.append(values["batch_size"])
         if values["batch_size"] > limit:
-            oracle.keep(trial.trial_id, [], "out_of_memory")
+            oracle.keep(trial.trial_id, None, "out_of_memory")
         end(oracle, trial, 0.0 if values["batch_size"] > limit else score_of(values))
     return found
 
@@ -335,7 +340,7 @@ def test_another_kind_of_load_tells_nothing(tmp_path):
 def test_the_estimator_keeps_away_from_what_ran_out_of_memory():
     hp = keras_tuner.HyperParameters()
     hp.Float("rate", 0.0, 1.0)
-    seen = [Observation({"rate": place / 40}, (), 0.5, False, place >= 20) for place in range(40)]
+    seen = [Observation({"rate": place / 40}, None, 0.5, False, place >= 20) for place in range(40)]
     rates = [Proposer().propose(hp.space, seen, seed)["rate"] for seed in range(40)]
     assert sum(rate < 0.5 for rate in rates) > 30
 

@@ -41,7 +41,7 @@ def test_proposals_come_near_what_was_good(space):
 
 def test_a_trial_that_was_stopped_ranks_below_all_others(space):
     random = np.random.default_rng(1)
-    stopped = [Observation({"x": x, "kind": "a"}, rungs=(0.9,)) for x in random.uniform(0.5, 1, 20)]
+    stopped = [Observation({"x": x, "kind": "a"}, at_rung=0.9) for x in random.uniform(0.5, 1, 20)]
     whole = [observed(x, "a", good=False) for x in random.uniform(0, 0.5, 20)]
     found = [Proposer().propose(space, stopped + whole, seed)["x"] for seed in range(30)]
     assert np.mean(np.array(found) < 0.5) > 0.8
@@ -53,7 +53,7 @@ def test_of_thousands_the_best_and_the_latest_are_read(space):
     poor, other = (
         [observed(x, "a", good=False) for x in random.uniform(0, 1, 1000)] for _ in range(2)
     )
-    stopped = [Observation({"x": x, "kind": "b"}, rungs=(0.9,)) for x in random.uniform(0, 1, 500)]
+    stopped = [Observation({"x": x, "kind": "b"}, at_rung=0.9) for x in random.uniform(0, 1, 500)]
     latest = [observed(x, "b", good=False) for x in random.uniform(0, 1, MOST_READ)]
     found = [Proposer().propose(space, good + poor + stopped + latest, seed) for seed in range(9)]
     again = [Proposer().propose(space, good + other + stopped + latest, seed) for seed in range(9)]
@@ -73,7 +73,7 @@ def test_what_is_kept_of_observations_changes_no_proposal(space):
     for seed in range(30):
         values = kept.propose(space, seen, seed)
         assert values == Proposer().propose(space, seen, seed)
-        ended = {"score": values["x"]} if seed % 3 else {"rungs": (values["x"] / 2,)}
+        ended = {"score": values["x"]} if seed % 3 else {"at_rung": values["x"] / 2}
         seen.append(Observation(values, running=True))
         seen[seed // 2] = Observation(seen[seed // 2].values, **ended)
         if seed == 20:

@@ -172,7 +172,7 @@ def test_the_default_is_varied_where_no_start_is_given(tmp_path):
 def test_those_known_from_an_earlier_search_are_left_out(tmp_path):
     oracle = oracle_in(tmp_path)
     known = proposals.variations(oracle.hyperparameters.space, START)[:2]
-    oracle.know_earlier([Observation(values, (), 0.1) for values in known])
+    oracle.know_earlier([Observation(values, None, 0.1) for values in known])
     found = [active(oracle, ended(oracle, flat)) for _ in range(3)]
     assert is_variation(oracle, found[1], START)
     assert found[1] not in known
@@ -207,7 +207,7 @@ def test_a_start_that_is_beaten_is_not_varied_on(tmp_path):
 def test_a_trial_below_the_baseline_is_not_varied(tmp_path, known, varied):
     oracle = oracle_in(tmp_path)
     oracle.begin_at(START, trained_apart=True)
-    oracle.know_start((), known)
+    oracle.know_start(None, known)
     for _ in range(12):
         ended(oracle, flat)
     assert (len(oracle._varied) > 3) == varied

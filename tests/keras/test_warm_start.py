@@ -47,18 +47,18 @@ def test_a_curve_is_scored_at_the_new_horizon():
     one = record(0, 0.4, values=VALUES)
     same = tuner.observation(one, GOAL, space_of())
     assert same.score == pytest.approx(one.score)
-    assert len(same.rungs) == 2
+    assert same.at_rung is not None
     half = dataclasses.replace(GOAL, seconds=GOAL.seconds / 2)
     shorter = tuner.observation(one, half, space_of())
     cut = [point for point in one.outcome.curve if point[0] <= half.seconds * tuner.LATE]
     assert shorter.score == pytest.approx(kbatch.score(cut, half.seconds, half.chance))
-    assert shorter.rungs != same.rungs
+    assert shorter.at_rung != same.at_rung
     longer = tuner.observation(one, dataclasses.replace(GOAL, seconds=40.0), space_of())
     assert longer.score is None
-    assert len(longer.rungs) == 1
+    assert longer.at_rung is None
 
 
-def test_what_was_stopped_has_its_rungs_only():
+def test_what_was_stopped_has_its_rung_only():
     one = record(0, 0.4, values=VALUES, ended="stopped")
     assert tuner.observation(one, GOAL, space_of()).score is None
 

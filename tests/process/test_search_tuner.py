@@ -48,7 +48,7 @@ def trials_of(project):
     return [record for record in load_records(project) if record.purpose == "search"]
 
 
-def test_trials_are_stopped_at_rungs_and_the_best_are_not(searched):
+def test_trials_are_stopped_at_the_rung_and_the_best_are_not(searched):
     tuner, project = searched
     ended = [record.outcome.ended for record in trials_of(project)]
     assert len(ended) == 12
@@ -134,7 +134,7 @@ def test_the_baseline_is_known_and_no_trial(points, tmp_path):
     assert (first.purpose, first.recipe.batch_size) == ("baseline", 64)
     known = tuner.oracle._known
     assert known.score == first.score
-    assert len(known.rungs) == 2
+    assert known.at_rung is not None
     assert known.values["batch_size"] == 64
     assert known.values["learning_rate_adam"] == pytest.approx(0.001 / 2**0.5)
     assert known.values["width"] == 8  # the default of `build`
@@ -181,7 +181,7 @@ def test_a_search_resumes_and_a_finished_one_trains_nothing(searched, points):
         tuner_in(project.parent, seconds_per_trial=LEARNING_SECONDS), points, max_trials=8
     )
     assert file.read_bytes() == before
-    assert again.oracle.get_state()["rungs"] == tuner.oracle.get_state()["rungs"]
+    assert again.oracle.get_state()["gained"] == tuner.oracle.get_state()["gained"]
     assert [trial.trial_id for trial in again.oracle.get_best_trials(9)] == [
         trial.trial_id for trial in tuner.oracle.get_best_trials(9)
     ]

@@ -82,6 +82,7 @@ def test_what_is_no_file_is_set_aside(name, odd, project):
         ("oracle.json", {"start_order": []}),
         ("oracle.json", {"seed": "1"}),
         ("oracle.json", {"ongoing_trials": None}),
+        ("oracle.json", {"gained": 5}),
         ("oracle.json", {"rungs": 5}),
         ("oracle.json", {"varied": [5]}),
         ("trial_0/trial.json", {"trial_id": 0}),

@@ -64,7 +64,7 @@ def test_seconds_are_those_of_the_trainings_so_far(ahead, taken, seconds):
     assert ahead.seconds(taken) == (None if seconds is None else pytest.approx(seconds))
 
 
-@pytest.mark.parametrize("shares", [[], [1.0], [1.0, 1 / 9, 1 / 3, 1 / 9]])
+@pytest.mark.parametrize("shares", [[], [1.0], [1.0, 1 / 3, 1 / 3]])
 def test_stopped_trials_shorten_those_that_are_ahead(shares):
     ahead = Ahead(HORIZON, trials=5, whole=2, stops=True)
     trials = [took(share * HORIZON, of_trial=True) for share in shares]
@@ -73,7 +73,7 @@ def test_stopped_trials_shorten_those_that_are_ahead(shares):
     share = (sum(shares) + USUAL_TRIALS * USUAL_SHARE) / (len(shares) + USUAL_TRIALS)
     trial = FIXED + share * HORIZON * (1 + MEASURED)
     assert ahead.seconds(taken) == pytest.approx(5 * trial + 2 * WHOLE)
-    assert ahead.least_seconds == pytest.approx(5 * HORIZON / 9 + 2 * HORIZON)
+    assert ahead.least_seconds == pytest.approx(5 * HORIZON / 3 + 2 * HORIZON)
 
 
 class Clock:

@@ -270,5 +270,7 @@ def _unknown_names(value: Any, fields: Any) -> list[str]:
     known = _field_names(form)
     unknown = sorted(fields.keys() - known)
     for name in known & fields.keys():
-        unknown += _unknown_names(getattr(value, name), fields[name])
+        part = getattr(value, name)
+        if not isinstance(part, SIMPLE):  # a call less for most fields, of which there are many
+            unknown += _unknown_names(part, fields[name])
     return unknown
